@@ -1,0 +1,36 @@
+"""Bayesian structured sparsification for PyTorch.
+
+Learn which units of a network are needed, take the others out without changing what the network computes, and run what is left faster.
+
+Example:
+    >>> import bayesprune as bp
+    >>> gated = bp.sparsify(model, "bb", example_inputs=x)
+    >>> loss = bp.negative_elbo(F.cross_entropy(gated(x), y), gated, n_data=60_000)
+    >>> print(bp.summary(gated))
+"""
+
+from bayesprune.attach import Placement, make_dependent, placement, sparsify
+from bayesprune.errors import BayespruneError
+from bayesprune.gates import Gate, gates
+from bayesprune.objective import linear_warmup, negative_elbo, param_groups
+from bayesprune.prediction import predict
+from bayesprune.summary import Summary, summary
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BayespruneError",
+    "Gate",
+    "Placement",
+    "Summary",
+    "__version__",
+    "gates",
+    "linear_warmup",
+    "make_dependent",
+    "negative_elbo",
+    "param_groups",
+    "placement",
+    "predict",
+    "sparsify",
+    "summary",
+]

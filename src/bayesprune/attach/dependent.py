@@ -1,0 +1,36 @@
+"""``make_dependent``: from beta-Bernoulli dropout to its input-dependent form."""
+
+import copy
+from typing import Any
+
+from torch import nn
+
+from bayesprune.attach.chain import BATCH_NORMS
+from bayesprune.errors import InputError
+from bayesprune.gates import require_gates
+from bayesprune.gates.beta_bernoulli import BetaBernoulli
+from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
+
+
+def make_dependent(gated: nn.Module, *, freeze_norms: bool = True, **hyperparameters: Any) -> nn.Module:
+    """Stage two: a copy in which every BB gate has become a DBB gate with the same, now fixed, q(pi).
+
+    Args:
+        gated: a model that was trained with BB gates; it is not changed.
+        freeze_norms: hold the scales and shifts of the network's batch norms fixed, as in the paper's experiments; their running statistics
+            go on.
+        **hyperparameters: of ``DependentBetaBernoulli``.
+    """
+    for name, gate in require_gates(gated).items():
+        if not isinstance(gate, BetaBernoulli):
+            raise InputError(f"make_dependent starts from BB gates, but {name} is '{gate.method}': sparsify with 'bb' and train first")
+    staged = copy.deepcopy(gated)
+    for name, gate in require_gates(staged).items():
+        assert isinstance(gate, BetaBernoulli)
+        path, _, child = name.rpartition(".")
+        setattr(staged.get_submodule(path), child, DependentBetaBernoulli.from_beta_bernoulli(gate, **hyperparameters))
+    if freeze_norms:
+        for module in staged.modules():
+            if isinstance(module, BATCH_NORMS):
+                module.requires_grad_(False)
+    return staged

@@ -1,0 +1,34 @@
+"""How a gate is put onto a layer.
+
+The gate becomes a child of the layer and acts through a forward hook, so the model keeps its class, its code and the names of its weights.
+The hooks find the gate by its name: copies of the model run their own gates, and replacing the child replaces the gate.
+"""
+
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from bayesprune.errors import InputError
+from bayesprune.gates import Gate
+
+
+def put_on(layer: nn.Module, side: Literal["input", "output"], gate: Gate) -> None:
+    """Let the gate multiply what goes into the layer, or what comes out of it."""
+    name = f"{side}_gate"
+    if hasattr(layer, name):
+        raise InputError(f"{type(layer).__name__} has an attribute '{name}' already: give the model without gates")
+    layer.add_module(name, gate)
+    if side == "input":
+        layer.register_forward_pre_hook(_gate_input)
+    else:
+        layer.register_forward_hook(_gate_output)
+
+
+def _gate_input(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not inputs:
+        raise InputError(f"{type(layer).__name__} with a gate on its input must be called with a positional argument")
+    return (layer.input_gate(inputs[0]), *inputs[1:])  # type: ignore[operator]
+
+
+def _gate_output(layer: nn.Module, _inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+    return layer.output_gate(output)  # type: ignore[operator, no-any-return]

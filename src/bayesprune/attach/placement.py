@@ -1,0 +1,54 @@
+"""``placement``: what is gated in a model, and what is left alone."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from bayesprune.attach.chain import LeftAlone
+from bayesprune.attach.places import find_places
+from bayesprune.gates import Gate, require_gates
+
+
+@dataclass(frozen=True)
+class GateRow:
+    """One gate: its name, method and units, and what they control."""
+
+    gate: str
+    method: str
+    units: int
+    controls: str
+
+
+@dataclass(frozen=True)
+class Placement:
+    """All gates of a model in network order, and the layers without one. Prints as a table."""
+
+    gates: tuple[GateRow, ...]
+    left_alone: tuple[LeftAlone, ...]
+
+    def __str__(self) -> str:
+        header = ("gate", "method", "units", "controls")
+        rows = [header, *((row.gate, row.method, str(row.units), row.controls) for row in self.gates)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines += [f"left alone: {row.layer or '(the model)'}: {row.reason}" for row in self.left_alone]
+        return "\n".join(lines)
+
+
+def placement(gated: nn.Module) -> Placement:
+    """Each gate of a model and what it controls; each layer left alone and why."""
+    found = require_gates(gated)
+    paths = {id(module): path for path, module in gated.named_modules()}
+    rows = tuple(GateRow(name, gate.method, gate.num_units, _controls(gate, paths)) for name, gate in found.items())
+    controlled = {id(each.layer) for gate in found.values() for each in gate.controlled}
+    places, left_alone = find_places(gated)
+    excluded = [
+        LeftAlone(place.controls, "excluded when the gates were put in")
+        for place in places
+        if id(gated.get_submodule(place.controls)) not in controlled
+    ]
+    return Placement(rows, (*left_alone, *excluded))
+
+
+def _controls(gate: Gate, paths: dict[int, str]) -> str:
+    return ", ".join(f"{each.side} of {paths.get(id(each.layer), '?') or 'the model'}" for each in gate.controlled)

@@ -1,0 +1,28 @@
+"""What can go wrong, as types of our own.
+
+Every error says what was wrong, where, and what to do about it. The command line turns any of them into one line and exit code 2.
+"""
+
+
+class BayespruneError(Exception):
+    """The root of all errors that bayesprune raises on purpose."""
+
+
+class InputError(BayespruneError, ValueError):
+    """An argument, option or model is not one that can be worked with."""
+
+
+class DataError(BayespruneError):
+    """A data set is missing, damaged or inconsistent."""
+
+
+class StorageError(BayespruneError):
+    """A file or folder cannot be read or written: damaged, no space, no permission."""
+
+
+class RunFolderError(BayespruneError):
+    """A run folder holds something other than what was asked for."""
+
+
+class DivergedError(BayespruneError, ArithmeticError):
+    """Training produced a NaN or an infinity; the last good checkpoint is kept."""

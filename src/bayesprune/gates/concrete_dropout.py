@@ -1,0 +1,83 @@
+"""CD: concrete dropout, one learned dropout rate a layer. It regularises and never prunes.
+
+References:
+    Gal, Hron and Kendall, "Concrete Dropout", 2017.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bayesprune.distributions import binary_concrete
+from bayesprune.errors import InputError
+from bayesprune.gates.contract import Gate, Tradeoff, require_positive
+
+_VECTOR_TEMPERATURE, _MAP_TEMPERATURE = 0.1, 2.0 / 3.0
+
+
+class ConcreteDropout(Gate):
+    """Every unit is dropped with the layer's rate p, relaxed and drawn for each sample, and the rest scaled by 1 / (1 - p).
+
+    ``kl`` is the penalty in nats for the whole data set: length_scale^2 ||W||^2 / (1 - p) - entropy_weight K H(p), for the layer that the
+    gate controls. At test time nothing is dropped; all units are kept.
+
+    Args:
+        num_units: how many units there are.
+        length_scale: of the weights' prior.
+        entropy_weight: on the entropy of the rate; 1 for cross-entropy, 2 for a squared loss.
+        temperature: of the concrete relaxation; by default 0.1 for vectors and 2/3 for feature maps, as published.
+        drop_init: the dropout rate at the start.
+        channel_dim: see ``Gate``.
+        groups: see ``Gate``.
+    """
+
+    method = "cd"
+    tradeoff_meaning = "none: the method has no trade-off"
+    noise_draws = 1
+    penalises_weights = True
+
+    def __init__(
+        self,
+        num_units: int,
+        *,
+        length_scale: float = 1e-2,
+        entropy_weight: float = 1.0,
+        temperature: float | None = None,
+        drop_init: float = 0.1,
+        channel_dim: int = 1,
+        groups: Tensor | None = None,
+    ) -> None:
+        super().__init__(num_units, channel_dim=channel_dim, groups=groups)
+        require_positive(length_scale=length_scale, entropy_weight=entropy_weight, temperature=1.0 if temperature is None else temperature)
+        if not 0.0 < drop_init < 1.0:
+            raise InputError(f"drop_init is a probability between 0 and 1, not {drop_init}")
+        self.length_scale, self.entropy_weight, self.temperature = length_scale, entropy_weight, temperature
+        self.raw_drop = nn.Parameter(torch.full((1,), math.log(drop_init / (1.0 - drop_init))))
+
+    @classmethod
+    def from_tradeoff(cls, tradeoff: float, n_data: int) -> Tradeoff:
+        return Tradeoff()
+
+    def kl(self) -> Tensor:
+        log_drop, log_keep = F.logsigmoid(self.raw_drop), F.logsigmoid(-self.raw_drop)
+        negative_entropy = torch.exp(log_drop) * log_drop + torch.exp(log_keep) * log_keep
+        penalty = self.entropy_weight * self.num_units * negative_entropy
+        for controlled in self.require_controlled():
+            penalty = penalty + self.length_scale**2 * controlled.weight.square().sum() * torch.exp(-log_keep)
+        return penalty.sum()
+
+    def keep_probability(self, x: Tensor | None = None) -> Tensor:
+        return torch.sigmoid(-self.raw_drop).expand(self.num_units)
+
+    def keep(self, x: Tensor | None = None) -> Tensor:
+        return torch.ones(self.num_units, dtype=torch.bool, device=self.raw_drop.device)
+
+    def sample_mask(self, x: Tensor) -> Tensor:
+        temperature = self.temperature or (_VECTOR_TEMPERATURE if x.ndim == 2 else _MAP_TEMPERATURE)
+        uniform = self.uniform(0, (x.shape[0], self.num_units), self.raw_drop)
+        return binary_concrete.sample(-self.raw_drop, uniform, temperature) * torch.exp(-F.logsigmoid(-self.raw_drop))
+
+    def mean_mask(self, x: Tensor) -> Tensor:
+        return torch.ones(self.num_units, dtype=self.raw_drop.dtype, device=self.raw_drop.device)

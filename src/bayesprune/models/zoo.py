@@ -1,0 +1,46 @@
+"""The networks by name."""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from torch import nn
+
+from bayesprune.errors import InputError
+from bayesprune.models.lenet import LeNet5Caffe, LeNet500300
+from bayesprune.models.vgg import VGGLike
+
+
+@dataclass(frozen=True)
+class Network:
+    """How to build a network, and the data sets whose images fit it."""
+
+    build: Callable[[int], nn.Module]
+    datasets: tuple[str, ...]
+
+
+NETWORKS: Mapping[str, Network] = MappingProxyType(
+    {
+        "lenet-500-300": Network(LeNet500300, ("mnist",)),
+        "lenet5-caffe": Network(LeNet5Caffe, ("mnist",)),
+        "vgg-like": Network(VGGLike, ("cifar10", "cifar100")),
+    }
+)
+
+
+def build_network(name: str, num_classes: int = 10) -> nn.Module:
+    """A freshly initialised network with the paper's widths.
+
+    Args:
+        name: a key of `NETWORKS`.
+        num_classes: width of its output.
+
+    Raises:
+        InputError: no network has that name.
+    """
+    if name not in NETWORKS:
+        close = difflib.get_close_matches(name.lower(), NETWORKS, n=1)
+        suggestion = f" Did you mean {close[0]!r}?" if close else ""
+        raise InputError(f"no network is called {name!r}: choose one of {', '.join(NETWORKS)}.{suggestion}")
+    return NETWORKS[name].build(num_classes)

@@ -1,0 +1,121 @@
+"""Random numbers as a pure function of a key and a place.
+
+A gate that draws with ``torch.rand`` draws something else when it is compiled, vectorised over many models, or split over devices. Here a
+draw is a hash of a 64-bit key and the element's index, in plain integer tensor operations: the same numbers everywhere, and no generator
+state to save. The trainer derives the key from (seed, step, place). Where no key is given, modules fall back to torch's own generator, so
+that an ordinary training loop needs to know nothing of this.
+
+The mixing function is the three-round 32-bit hash of the Hash Prospector project (``triple32``, C. Wellons, public domain constants), with
+the second word of the key added between its rounds; keys are made by SplitMix64 (Steele, Lea, Flood, 2014).
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bayesprune.errors import InputError
+
+Shape = Sequence[int]
+
+
+def _int32(word: int) -> int:
+    """The two's complement reading of an unsigned 32-bit word."""
+    return word - (1 << 32) if word >= 1 << 31 else word
+
+
+def _xorshift(x: Tensor, bits: int) -> Tensor:
+    """x ^ (x >>> bits), the shift being a logical one, in place."""
+    return x.bitwise_xor_((x >> bits).bitwise_and_((1 << (32 - bits)) - 1))
+
+
+def keyed_uniform(key: Tensor, shape: Shape, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Uniform numbers in the open interval (0, 1): multiples of 2^-23, offset by 2^-24.
+
+    Args:
+        key: two int32 words.
+        shape: what to draw; element i of the flattened result depends on the key and on i alone.
+        dtype: of the result.
+    """
+    index = torch.arange(math.prod(shape), dtype=torch.int32, device=key.device)
+    x = index + key[0]
+    x = _xorshift(x, 17).mul_(_int32(0xED5AD4BB))
+    x = _xorshift(x, 11).add_(key[1]).mul_(_int32(0xAC4C1B51))
+    x = _xorshift(x, 15).mul_(_int32(0x31848BAB))
+    x = _xorshift(x, 14)
+    mantissa = (x >> 9).bitwise_and_((1 << 23) - 1)
+    return mantissa.to(dtype).add_(0.5).mul_(2.0**-23).reshape(list(shape))
+
+
+def _splitmix64(state: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        z = state + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(z ^ (z >> np.uint64(31)))
+
+
+def derive_keys(seed: int, steps: Sequence[int] | np.ndarray, streams: int) -> Tensor:
+    """Keys of shape ``(len(steps), streams, 2)``: an independent one for each step and stream."""
+    if seed < 0 or seed >= 1 << 63:
+        raise InputError(f"a seed is a whole number from 0 to 2^63 - 1, not {seed}")
+    root = _splitmix64(np.asarray([seed], dtype=np.uint64))
+    per_step = _splitmix64(root ^ np.asarray(steps, dtype=np.uint64))
+    keys = _splitmix64(per_step[:, None] ^ np.arange(1, streams + 1, dtype=np.uint64)[None, :])
+    return torch.from_numpy(keys.view(np.int32).reshape(len(steps), streams, 2).copy())
+
+
+class NoisyModule(nn.Module):
+    """A module whose forward draws random numbers.
+
+    ``noise_draws`` is how many independent draws one forward makes. ``noise_key`` holds a key for each of them, or nothing; it is a buffer,
+    so that a stack of models has a stack of keys, but no part of the ``state_dict``.
+    """
+
+    noise_draws: int = 0
+    noise_key: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("noise_key", None, persistent=False)
+
+    def uniform(self, draw: int, shape: Shape, like: Tensor) -> Tensor:
+        """Uniform numbers in (0, 1) for the given draw of this forward, on the device and with the dtype of ``like``."""
+        if self.noise_key is None:
+            return torch.rand(list(shape), dtype=like.dtype, device=like.device).clamp(min=2.0**-25)
+        return keyed_uniform(self.noise_key[draw], shape, like.dtype)
+
+    def normal(self, draw: int, shape: Shape, like: Tensor) -> Tensor:
+        """Standard normal numbers for the given draw of this forward."""
+        if self.noise_key is None:
+            return torch.randn(list(shape), dtype=like.dtype, device=like.device)
+        standard: Tensor = torch.special.ndtri(self.uniform(draw, shape, like))
+        return standard
+
+
+class NoiseKeys:
+    """The keys of all noisy modules of a model, as rows of one tensor: a step's noise is set by one copy."""
+
+    def __init__(self, model: nn.Module, seed: int, device: torch.device | str) -> None:
+        self.modules = [module for module in model.modules() if isinstance(module, NoisyModule)]
+        self.seed = seed
+        self.streams = sum(module.noise_draws for module in self.modules)
+        self.current = torch.zeros((max(self.streams, 1), 2), dtype=torch.int32, device=device)
+        start = 0
+        for module in self.modules:
+            module.noise_key = self.current[start : start + module.noise_draws]
+            start += module.noise_draws
+
+    def for_steps(self, first: int, count: int) -> Tensor:
+        """A table with the keys of ``count`` steps, on the device."""
+        return derive_keys(self.seed, range(first, first + count), max(self.streams, 1)).to(self.current.device)
+
+    def set(self, keys: Tensor) -> None:
+        self.current.copy_(keys)
+
+    def release(self) -> None:
+        """Give the modules back to torch's generator."""
+        for module in self.modules:
+            module.noise_key = None

@@ -1,0 +1,91 @@
+"""The training objective of a gated model, and the parameter groups that it is trained with."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from bayesprune.errors import InputError
+from bayesprune.gates import gates, require_gates
+
+KLScale = float | Mapping[str, float] | Sequence[float]
+"""One factor for all gates, or one for each: by the gate's name, or in network order."""
+
+
+def gate_scales(model: nn.Module, kl_scale: KLScale) -> dict[str, float]:
+    """The factor on the divergence of each gate, by name, checked."""
+    names = list(require_gates(model))
+    if isinstance(kl_scale, Mapping):
+        unknown, missing = set(kl_scale) - set(names), set(names) - set(kl_scale)
+        if unknown or missing:
+            raise InputError(f"kl_scale must name every gate: unknown {sorted(unknown)}, missing {sorted(missing)}")
+        scales = {name: kl_scale[name] for name in names}
+    elif isinstance(kl_scale, Sequence):
+        if len(kl_scale) != len(names):
+            raise InputError(f"kl_scale has {len(kl_scale)} factors, the model {len(names)} gates: {', '.join(names)}")
+        scales = dict(zip(names, kl_scale, strict=True))
+    else:
+        scales = dict.fromkeys(names, kl_scale)
+    for name, scale in scales.items():
+        if not (math.isfinite(scale) and scale >= 0):
+            raise InputError(f"kl_scale must be finite and not negative; for {name} it is {scale}")
+    return scales
+
+
+def negative_elbo(nll: Tensor, model: nn.Module, n_data: int, kl_scale: KLScale = 1.0, warmup: float = 1.0) -> Tensor:
+    """The negative evidence lower bound per datum: mean nll + warmup / n_data * sum over gates of kl_scale KL (equation 3, divided by N).
+
+    With a scale above one it is still a bound on the marginal likelihood. Every method's ``kl`` is in nats for the whole data set, so the
+    published loss of each is this one with the scale and hyper-parameters that its ``from_tradeoff`` gives.
+
+    Args:
+        nll: the mean negative log-likelihood of a batch, or a vector of several Monte Carlo estimates of it.
+        model: the gated model; its divergence is summed exactly once, however many samples were drawn.
+        n_data: the size of the training set.
+        kl_scale: the trade-off gamma: one for all gates, or one for each.
+        warmup: a factor between 0 and 1 that rises while training starts; see ``linear_warmup``.
+
+    Example:
+        >>> loss = negative_elbo(F.cross_entropy(gated(x), y), gated, n_data=60_000)
+    """
+    if not n_data > 0:
+        raise InputError(f"n_data is the number of training samples, above zero, not {n_data}")
+    if not 0.0 <= warmup <= 1.0:
+        raise InputError(f"warmup is a factor between 0 and 1, not {warmup}")
+    scales = gate_scales(model, kl_scale)
+    divergence = sum(scales[name] * gate.kl() for name, gate in gates(model).items())
+    return nll.mean() + divergence * (warmup / n_data)
+
+
+def linear_warmup(step: int, warmup_steps: int) -> float:
+    """A factor that rises from 0 to 1 over the first ``warmup_steps`` steps; 1 where there are none."""
+    return 1.0 if warmup_steps <= 0 else min(1.0, step / warmup_steps)
+
+
+def param_groups(model: nn.Module, lr: float = 1e-3, gate_lr: float | None = None, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+    """Parameter groups for an optimiser: the weights, and the gates with a learning rate of their own and no decay.
+
+    Args:
+        model: the gated model; parameters that do not require a gradient are left out.
+        lr: of the weights.
+        gate_lr: of the gates; by default ``lr`` times the factor that the method was published with, 10 for most.
+        weight_decay: of the weights. Methods whose penalty contains the weights' own regulariser (L0, CD) are not decayed a second time.
+    """
+    found = gates(model)
+    of_gates = {id(p) for gate in found.values() for p in gate.parameters(recurse=False)}
+    trained = [p for p in model.parameters() if p.requires_grad]
+    decay = 0.0 if any(gate.penalises_weights for gate in found.values()) else weight_decay
+    groups: list[dict[str, Any]] = [
+        {"name": "weights", "params": [p for p in trained if id(p) not in of_gates], "lr": lr, "weight_decay": decay}
+    ]
+    if found:
+        factor = min(gate.gate_lr_factor for gate in found.values())
+        rate = lr * factor if gate_lr is None else gate_lr
+        groups.append({"name": "gates", "params": [p for p in trained if id(p) in of_gates], "lr": rate, "weight_decay": 0.0})
+    return groups
+
+
+def kept_units(model: nn.Module) -> list[int]:
+    """How many units each gate keeps, in network order; for input-dependent gates, those that some input may use."""
+    return [int(gate.keep().sum()) for gate in gates(model).values()]

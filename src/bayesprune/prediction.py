@@ -1,0 +1,58 @@
+"""Prediction with a gated model: the naive approximation, and Monte Carlo over masks."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from bayesprune.errors import InputError
+from bayesprune.gates import gates, require_gates
+
+
+def predict(
+    model: nn.Module,
+    x: Tensor,
+    *,
+    samples: int | None = None,
+    activation: Callable[[Tensor], Tensor] | None = lambda logits: torch.softmax(logits, dim=-1),
+) -> Tensor:
+    """What the model predicts for a batch, as probabilities.
+
+    Without ``samples`` this is the naive approximation: one forward with the mask at its posterior mean and the pruned units at zero
+    (equation 17). With ``samples`` it is the mean prediction over that many masks drawn from the posterior (equation 16). Either way the
+    model is in evaluation mode meanwhile: batch norms and DBB use their running statistics and do not change them.
+
+    Args:
+        model: a model with or without gates; sampling needs some.
+        x: a batch of inputs.
+        samples: how many masks to draw.
+        activation: applied to the outputs before they are averaged: the softmax over the last dimension by default; None for none.
+    """
+    if samples is not None:
+        if samples < 1:
+            raise InputError(f"samples is a number of masks to draw, at least 1, not {samples}")
+        require_gates(model)
+    finish = activation if activation is not None else lambda output: output
+    with torch.no_grad(), evaluating(model, sampling=samples is not None):
+        total: Tensor = finish(model(x))
+        for _ in range(1, samples or 1):
+            total = total + finish(model(x))
+    return total / (samples or 1)
+
+
+@contextmanager
+def evaluating(model: nn.Module, sampling: bool = False) -> Iterator[None]:
+    """The model in evaluation mode, its gates sampling or not; afterwards every module is as it was."""
+    before = {module: module.training for module in model.modules()}
+    switches = {gate: gate.sampling for gate in gates(model).values()}
+    model.eval()
+    for gate in switches:
+        gate.sampling = sampling
+    try:
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training
+        for gate, switch in switches.items():
+            gate.sampling = switch
