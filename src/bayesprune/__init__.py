@@ -15,15 +15,18 @@ from bayesprune.gates import Gate, gates
 from bayesprune.objective import linear_warmup, negative_elbo, param_groups
 from bayesprune.prediction import predict
 from bayesprune.summary import Summary, summary
+from bayesprune.training import FitResult, fit
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BayespruneError",
+    "FitResult",
     "Gate",
     "Placement",
     "Summary",
     "__version__",
+    "fit",
     "gates",
     "linear_warmup",
     "make_dependent",

@@ -9,6 +9,7 @@ The mixing function is the three-round 32-bit hash of the Hash Prospector projec
 the second word of the key added between its rounds; keys are made by SplitMix64 (Steele, Lea, Flood, 2014).
 """
 
+import hashlib
 import math
 from collections.abc import Sequence
 
@@ -65,6 +66,12 @@ def derive_keys(seed: int, steps: Sequence[int] | np.ndarray, streams: int) -> T
     per_step = _splitmix64(root ^ np.asarray(steps, dtype=np.uint64))
     keys = _splitmix64(per_step[:, None] ^ np.arange(1, streams + 1, dtype=np.uint64)[None, :])
     return torch.from_numpy(keys.view(np.int32).reshape(len(steps), streams, 2).copy())
+
+
+def derive_seed(seed: int, *purpose: str | int) -> int:
+    """A seed for one purpose out of many, from a run's seed and what it is for."""
+    digest = hashlib.blake2b("/".join(map(str, (seed, *purpose))).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
 
 
 class NoisyModule(nn.Module):

@@ -72,6 +72,7 @@ class Gate(NoisyModule, ABC):
 
     method: ClassVar[str]
     tradeoff_meaning: ClassVar[str]
+    default_tradeoff: ClassVar[float] = 1.0
     gate_lr_factor: ClassVar[float] = 10.0
     """The published learning rate of the gates over that of the weights."""
     penalises_weights: ClassVar[bool] = False

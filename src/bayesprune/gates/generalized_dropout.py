@@ -38,6 +38,7 @@ class GeneralizedDropout(Gate):
 
     method = "gd"
     tradeoff_meaning = "the prior's alpha"
+    default_tradeoff = 1e-4
     noise_draws = 1
 
     def __init__(

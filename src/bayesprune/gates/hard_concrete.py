@@ -36,6 +36,7 @@ class HardConcrete(Gate):
 
     method = "l0"
     tradeoff_meaning = "price of a weight in the loss (lambda); it already contains 1/N"
+    default_tradeoff = 0.1 / 60_000
     noise_draws = 1
     gate_lr_factor = 1.0
     penalises_weights = True

@@ -30,6 +30,7 @@ class InformationBottleneck(Gate):
 
     method = "vib"
     tradeoff_meaning = "weight of the divergence in the loss, absolute: not divided by the number of data"
+    default_tradeoff = 1e-5
     noise_draws = 1
 
     def __init__(

@@ -1,0 +1,5 @@
+"""``python -m bayesprune``."""
+
+from bayesprune.cli import main
+
+main()

@@ -1,0 +1,180 @@
+"""The command line: parses, calls, prints."""
+
+import sys
+from dataclasses import asdict, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bayesprune import __version__
+from bayesprune.data import describe_datasets, load_dataset
+from bayesprune.errors import BayespruneError, InputError
+from bayesprune.experiments import RunConfig, read_config, run_main_job
+from bayesprune.models import build_network
+from bayesprune.models.description import DescribedModel
+from bayesprune.report import draw_kept_units, stage_table
+from bayesprune.storage import read_rows
+from bayesprune.training.watching import ProgressBars
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Bayesian structured sparsification: learn which units of a network are needed, and take the others out.",
+)
+out = Console()
+err = Console(stderr=True)
+
+FIGURE = "kept-units.png"
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"bayesprune {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")] = False,
+) -> None:
+    pass
+
+
+@app.command(
+    epilog="""**Examples**
+
+`bayesprune run` — LeNet-500-300 on the embedded MNIST, all stages, minutes on a laptop
+
+`bayesprune run --network lenet5-caffe --tradeoff 4` — stronger pruning of a convolutional network
+
+`bayesprune run --method vib --epochs 20` — one of the paper's baselines
+
+`bayesprune run --resume runs/20260101-120000-lenet-500-300-dbb` — go on where a run was stopped"""
+)
+def run(
+    network: Annotated[str | None, typer.Option(help="lenet-500-300 (the default), lenet5-caffe or vgg-like.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="mnist, cifar10 or cifar100; by default the one that the network is made for.")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="dbb (the default: BB, then DBB), bb, sbp, vib, l0, gd or cd.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="fast, or paper: 200 epochs a stage. By default fast on a processor, paper on a GPU.")
+    ] = None,
+    tradeoff: Annotated[
+        float | None, typer.Option(help="The method's trade-off: for bb, dbb and sbp the factor on the KL divergence.")
+    ] = None,
+    kl_scale: Annotated[float | None, typer.Option(help="The factor on the KL divergence, instead of the trade-off's.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of every stage, instead of the recipe's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random; 0 by default.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data set is; see 'bayesprune data'.")] = None,
+    before_norm: Annotated[bool | None, typer.Option("--before-norm/--after-activation", help="Where convolutions are gated.")] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="The run's folder; by default a new one under runs/.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder; needs no other option.")] = None,
+) -> None:
+    """Pretrain a network, prune it, make it input-dependent, and report every stage."""
+    given = {
+        "network": network,
+        "dataset": dataset,
+        "method": method,
+        "recipe": recipe,
+        "tradeoff": tradeoff,
+        "kl_scale": kl_scale,
+        "epochs": epochs,
+        "seed": seed,
+        "device": device,
+        "data_dir": None if data_dir is None else str(data_dir),
+        "before_norm": before_norm,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    if resume is not None:
+        config, folder = _check_same(read_config(resume), given, resume), resume
+    else:
+        config = _complete(given)
+        folder = folder or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.network}-{config.method}"
+    err.print(f"run folder: {folder}", highlight=False, soft_wrap=True)
+    with ProgressBars(err) as watcher:
+        summary = run_main_job(config, folder, watcher)
+    _draw(folder, config)
+    out.print(stage_table(summary))
+    out.print(f"written to {folder}: summary.json, metrics.jsonl, {FIGURE}, checkpoints/", highlight=False, soft_wrap=True)
+
+
+def _complete(given: dict[str, Any]) -> RunConfig:
+    """The configuration that the given options and the defaults make."""
+    settings = dict(given)
+    network = settings.setdefault("network", RunConfig.network)
+    build_network(network)
+    if network == "vgg-like":
+        settings.setdefault("dataset", "cifar10")
+    settings.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")
+    settings.setdefault("recipe", "fast" if settings["device"] == "cpu" else "paper")
+    return replace(RunConfig(), **settings)
+
+
+def _check_same(config: RunConfig, given: dict[str, Any], folder: Path) -> RunConfig:
+    """Refuse options that contradict the run that is to be resumed."""
+    stored = asdict(config)
+    for name, value in given.items():
+        if stored[name] != value:
+            option = name.replace("_", "-")
+            raise InputError(f"the run in {folder} has {option} {stored[name]}, not {value}; --resume needs no other option")
+    return config
+
+
+def _draw(folder: Path, config: RunConfig) -> None:
+    model = build_network(config.network)
+    assert isinstance(model, DescribedModel)
+    places = model.gate_places(config.before_norm)
+    draw_kept_units(
+        read_rows(folder / "metrics.jsonl"), [place.units for place in places], [place.name for place in places], folder / FIGURE
+    )
+
+
+@app.command(
+    epilog="""**Examples**
+
+`bayesprune data` — what there is
+
+`bayesprune data --download cifar10` — fetch a data set from its official address"""
+)
+def data(
+    download: Annotated[str | None, typer.Option(help="Download this data set: cifar10 or cifar100.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="The folder for data sets; by default $BAYESPRUNE_DATA or the cache folder.")
+    ] = None,
+) -> None:
+    """Show the data sets and where they are, or download one."""
+    if download is not None:
+        loaded = load_dataset(download, data_dir, download=True)
+        out.print(f"{loaded.name}: {len(loaded.train):,} training and {len(loaded.test):,} test images are in place", highlight=False)
+        return
+    table = Table()
+    for heading in ("data set", "images", "classes", "where"):
+        table.add_column(heading, overflow="fold")
+    for row in describe_datasets(data_dir):
+        table.add_row(row.name, row.images, str(row.classes), str(row.where))
+    out.print(table)
+
+
+def main() -> None:
+    """Run the command line: our own errors become one line and exit code 2."""
+    try:
+        app()
+    except BayespruneError as error:
+        err.print(f"error: {error}", style="red", highlight=False, soft_wrap=True, markup=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        err.print("stopped; finished epochs are kept: go on with bayesprune run --resume and the run's folder", highlight=False)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

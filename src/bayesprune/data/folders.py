@@ -1,0 +1,30 @@
+"""Where data sets are looked for on this machine."""
+
+import os
+from pathlib import Path
+
+from bayesprune.errors import InputError
+
+DATA_VARIABLE = "BAYESPRUNE_DATA"
+
+
+def named_folder(data_dir: Path | None) -> Path | None:
+    """The folder the user named: the argument, else the environment variable ``BAYESPRUNE_DATA``, else none."""
+    variable = os.environ.get(DATA_VARIABLE, "")
+    if data_dir is None and not variable:
+        return None
+    return _expanded(Path(variable) if data_dir is None else data_dir)
+
+
+def cache_folder() -> Path:
+    """``bayesprune`` in the user's cache folder, which is ``XDG_CACHE_HOME`` where that is set."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The XDG specification has relative paths ignored.
+    return (cache if cache.is_absolute() else _expanded(Path("~/.cache"))) / "bayesprune"
+
+
+def _expanded(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise InputError(f"{path}: there is no such home folder; name a data folder or set {DATA_VARIABLE}") from error

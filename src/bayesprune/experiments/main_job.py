@@ -1,0 +1,144 @@
+"""The main job: take one of the paper's networks through all stages, in a folder from which it can be taken up at any time."""
+
+import platform
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from bayesprune.data import Dataset, TensorBatches, load_dataset
+from bayesprune.errors import InputError, RunFolderError, StorageError
+from bayesprune.experiments.settings import gate_weights, usual_tradeoff
+from bayesprune.models import NETWORKS, build_network
+from bayesprune.noise import derive_seed
+from bayesprune.storage import read_json, write_json
+from bayesprune.training.plan import make_plan
+from bayesprune.training.recipes import find_recipe
+from bayesprune.training.stages import StagedRun, run_stages
+from bayesprune.training.store import CONFIGURATION, RunStore
+from bayesprune.training.watching import Watcher
+
+SUMMARY = "summary.json"
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All that a run depends on; written to its folder before anything else.
+
+    Attributes:
+        network: a name of the model zoo.
+        dataset: a name of the catalogue.
+        method: of the gates.
+        recipe: of the stages.
+        tradeoff: of the method, in its own terms.
+        kl_scale: the factor on the divergence, instead of the trade-off's.
+        epochs: of every stage, instead of the recipe's.
+        seed: of everything random.
+        device: to train on.
+        data_dir: where the data set is.
+        before_norm: gates of convolutions before their norms, as in the paper.
+    """
+
+    network: str = "lenet-500-300"
+    dataset: str = "mnist"
+    method: str = "dbb"
+    recipe: str = "fast"
+    tradeoff: float | None = None
+    kl_scale: float | None = None
+    epochs: int | None = None
+    seed: int = 0
+    device: str = "cpu"
+    data_dir: str | None = None
+    before_norm: bool = False
+
+
+def read_config(folder: Path) -> RunConfig:
+    """The configuration of a run folder."""
+    path = folder / CONFIGURATION
+    if not path.exists():
+        raise RunFolderError(f"{folder} is not a run's folder: it has no {CONFIGURATION}; give the folder that an earlier run printed")
+    try:
+        return RunConfig(**read_json(path))
+    except TypeError as error:
+        raise StorageError(f"{path} is damaged or of another version: {error}") from error
+
+
+def run_main_job(config: RunConfig, folder: Path, watcher: Watcher) -> dict[str, Any]:
+    """Run, or take up, all stages of a run and write its summary.
+
+    Returns:
+        The summary: what the run was, and a row for each stage.
+    """
+    recipe = find_recipe(config.recipe)
+    if config.epochs is not None:
+        recipe = recipe.with_epochs(config.epochs)
+    device = usable_device(config.device)
+    data = load_dataset(config.dataset, None if config.data_dir is None else Path(config.data_dir))
+    _check_fit(config.network, data)
+    tradeoff = usual_tradeoff(config.network, config.method, recipe) if config.tradeoff is None else config.tradeoff
+    plan = make_plan(
+        config.method,
+        recipe,
+        len(data.train),
+        tradeoff=tradeoff,
+        kl_scale=config.kl_scale,
+        gate_weights=gate_weights(config.network, config.method),
+        seed=config.seed,
+        before_norm=config.before_norm,
+    )
+    store = RunStore(folder, asdict(config))
+    training = TensorBatches(data.train, data.mean, data.std, recipe.batch_size, device, augment=data.augment)
+    test = TensorBatches(data.test, data.mean, data.std, recipe.batch_size, device)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(config.seed, "weights"))
+        network = build_network(config.network, data.num_classes).to(device)
+    outcome = run_stages(network, plan, training, test, F.cross_entropy, store, watcher)
+    summary = {**asdict(config), "tradeoff": tradeoff, "status": "finished", **surroundings(device), "stages": _rounded(outcome)}
+    write_json(folder / SUMMARY, summary)
+    return summary
+
+
+def usable_device(name: str) -> torch.device:
+    """A device by name, or an error that says why not."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"device '{name}' cannot be used here ({reason}); 'cpu' always works") from error
+    return device
+
+
+def surroundings(device: torch.device) -> dict[str, str]:
+    """Hardware and versions, for the record."""
+    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    return {"hardware": hardware, "torch": torch.__version__, "python": platform.python_version(), "version": own_version()}
+
+
+def own_version() -> str:
+    """The installed version of bayesprune."""
+    try:
+        return version("bayesprune")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _check_fit(network: str, data: Dataset) -> None:
+    """Refuse a data set whose images the network cannot take."""
+    build_network(network)  # an unknown name is refused here, with the names that are known
+    if data.name not in NETWORKS[network].datasets:
+        raise InputError(
+            f"{network} is made for {', '.join(NETWORKS[network].datasets)}, not for {data.name}; choose another --network or --dataset"
+        )
+
+
+def _rounded(outcome: StagedRun) -> list[dict[str, Any]]:
+    """The stages' rows as they go into the summary."""
+    digits = {"error": 4, "speedup": 4, "memory": 4}
+    return [
+        {key: round(value, digits[key]) if key in digits and value is not None else value for key, value in result.items()}
+        for result in outcome.results
+    ]

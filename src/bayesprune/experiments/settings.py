@@ -1,0 +1,31 @@
+"""The paper's settings for its networks, as data.
+
+References:
+    Lee et al., "Adaptive Network Sparsification with Dependent Variational Beta-Bernoulli Dropout", 2019, section 5 and appendix A.
+"""
+
+from bayesprune.training.plan import default_tradeoff, static_method
+from bayesprune.training.recipes import Recipe
+
+_LENET5_CONVOLUTIONS = {"bb": (20.0, 8.0), "sbp": (20.0, 8.0), "gd": (20.0, 8.0), "vib": (24.0 * 24.0, 8.0 * 8.0)}
+"""Factors on the penalties of LeNet5-Caffe's convolutions, whose few filters would weigh too little: the paper's 20 and 8, and for VIB the
+sizes of the feature maps."""
+
+_TRADEOFFS = {
+    ("lenet-500-300", "vib"): 1e-4,
+    ("lenet5-caffe", "vib"): 1e-6,
+    ("vgg-like", "vib"): 1e-6,
+    ("vgg-like", "l0"): 1e-7,
+}
+
+
+def gate_weights(network: str, method: str) -> tuple[float, ...] | None:
+    """A factor on the divergence of each gate in network order; None for one for all."""
+    if network != "lenet5-caffe" or static_method(method) not in _LENET5_CONVOLUTIONS:
+        return None
+    return (*_LENET5_CONVOLUTIONS[static_method(method)], 1.0, 1.0)
+
+
+def usual_tradeoff(network: str, method: str, recipe: Recipe) -> float:
+    """The trade-off of a method on a network where none is asked for."""
+    return _TRADEOFFS.get((network, static_method(method)), default_tradeoff(method, recipe))

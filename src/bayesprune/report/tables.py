@@ -1,0 +1,29 @@
+"""Tables for the terminal."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+
+def stage_table(summary: dict[str, Any]) -> Table:
+    """A row for each stage of a run: error, kept units, xFLOPs, memory and seconds."""
+    table = Table(title=f"{summary['network']} on {summary['dataset']}, {summary['method']}, recipe {summary['recipe']}")
+    for heading in ("stage", "error %", "kept units", "xFLOPs", "memory %", "seconds"):
+        table.add_column(heading, justify="left" if heading in ("stage", "kept units") else "right", no_wrap=True)
+    for row in summary["stages"]:
+        table.add_row(
+            row["stage"],
+            f"{row['error']:.2f}",
+            join_units(row["kept"]),
+            f"{row['speedup']:.2f}",
+            f"{row['memory']:.2f}",
+            f"{row['seconds']:.0f}",
+        )
+    return table
+
+
+def join_units(kept: Sequence[float]) -> str:
+    """Units as the paper prints them, 784-500-300; long networks are shortened in the middle."""
+    parts = [f"{units:.0f}" for units in kept]
+    return "-".join(parts if len(parts) <= 8 else [*parts[:4], "…", *parts[-3:]])

@@ -1,0 +1,129 @@
+"""Files that are either written whole or not at all, and tensors in them without pickle."""
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from bayesprune.errors import StorageError
+
+_HEADER = "bayesprune"
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file durably: to a temporary name first, flushed to the disk, then renamed over the old one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise StorageError(
+            f"cannot write {path}: {error.strerror}; what was there before is untouched. Free some space or choose another folder"
+        ) from error
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON durably, for people to read."""
+    write_bytes(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise StorageError(f"{path} is damaged: {error}") from error
+
+
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Append one JSON row durably."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StorageError(f"cannot append to {path}: {error.strerror}") from error
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write a JSONL file durably."""
+    write_bytes(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Read a JSONL file."""
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise StorageError(f"{path} is damaged: {error}") from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make the folder {path}: {error.strerror}; choose another one") from error
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
+    """Write tensors and a JSON description of them into one safetensors file, with a checksum."""
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    content = {"checksum": _checksum(plain), "description": dict(description)}
+    write_bytes(path, save(plain, {_HEADER: json.dumps(content, allow_nan=False)}))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read back what ``write_tensors`` wrote; nothing in the file is executed.
+
+    Raises:
+        StorageError: the file is missing, damaged, or not one of ours.
+    """
+    advice = "remove the file to start from what is before it, or put a good copy in its place"
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            header = json.loads((file.metadata() or {})[_HEADER])
+            checksum, description = header["checksum"], dict(header["description"])
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error}; {advice}") from error
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise StorageError(f"{path} is damaged: {error}; {advice}") from error
+    if checksum != _checksum(tensors):
+        raise StorageError(f"{path} is damaged: its checksum does not match; {advice}")
+    return tensors, description
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> int:
+    value = 0
+    for name in sorted(tensors):
+        value = zlib.crc32(name.encode(), value)
+        value = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, value)
+    return value
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

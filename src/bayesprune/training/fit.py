@@ -1,0 +1,121 @@
+"""``fit``: the stages on a user's own model and data."""
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from bayesprune.attach import sparsify
+from bayesprune.errors import InputError
+from bayesprune.objective import KLScale
+from bayesprune.training.evaluation import LossFunction
+from bayesprune.training.plan import Plan, make_plan, static_method
+from bayesprune.training.recipes import Recipe, StageName, find_recipe
+from bayesprune.training.sources import LoaderBatches
+from bayesprune.training.stages import run_stages
+from bayesprune.training.store import NoStore, RunStore
+from bayesprune.training.watching import ProgressBars, Silent
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What ``fit`` gives back.
+
+    Attributes:
+        model: with its gates, after the last stage.
+        stages: a row for each stage: error, kept, speedup, memory, seconds and more; None where it does not apply.
+        history: a row for each epoch.
+    """
+
+    model: nn.Module
+    stages: list[dict[str, Any]]
+    history: list[dict[str, Any]]
+
+
+def fit(
+    model: nn.Module,
+    loader: "DataLoader[Any]",
+    *,
+    method: str = "dbb",
+    validation: "DataLoader[Any] | None" = None,
+    loss: LossFunction = F.cross_entropy,
+    recipe: str | Recipe = "fast",
+    epochs: int | Mapping[StageName, int] | None = None,
+    tradeoff: float | None = None,
+    kl_scale: KLScale | None = None,
+    pretrain: bool = True,
+    n_data: int | None = None,
+    example_inputs: Tensor | None = None,
+    before_norm: bool = False,
+    device: torch.device | str | None = None,
+    seed: int = 0,
+    checkpoints: Path | str | None = None,
+    progress: bool = True,
+    **hyperparameters: Any,
+) -> FitResult:
+    """Pretrain, prune and, for ``dbb``, make dependent a model on a user's own data.
+
+    Args:
+        model: what ``sparsify`` can handle; it is not changed.
+        loader: gives pairs (inputs, targets).
+        method: ``bb``, ``dbb``, ``sbp``, ``vib``, ``l0``, ``gd`` or ``cd``.
+        validation: to evaluate on after every epoch.
+        loss: mean loss of a batch, from outputs and targets.
+        recipe: ``fast``, ``paper`` or a recipe of one's own.
+        epochs: of every stage, or by stage, instead of the recipe's.
+        tradeoff: of the method, in its own terms; see the method's gate.
+        kl_scale: factors on the divergence, instead of the trade-off's.
+        pretrain: train the model without gates first; False if it is trained already.
+        n_data: the size of the training set, where the loader does not know it.
+        example_inputs: to check, before anything is trained, that the gated model runs.
+        before_norm: gate convolutions before their norms.
+        device: to train on; by default where the model is.
+        seed: of everything random.
+        checkpoints: a folder to keep every epoch in; a call with the same folder goes on where the last one stopped.
+        progress: show bars.
+        **hyperparameters: of the method's gate.
+    """
+    if next(model.parameters(), None) is None:
+        raise InputError(f"{type(model).__name__} has no parameters: there is nothing to train")
+    chosen = find_recipe(recipe) if isinstance(recipe, str) else recipe
+    if epochs is not None:
+        chosen = chosen.with_epochs(epochs)
+    target = torch.device(device) if device is not None else next(model.parameters()).device
+    training = LoaderBatches(loader, target, n_data)
+    test = LoaderBatches(validation, target) if validation is not None else None
+    plan = make_plan(
+        method,
+        chosen,
+        training.n_data,
+        tradeoff=tradeoff,
+        kl_scale=kl_scale,
+        hyperparameters=hyperparameters,
+        seed=seed,
+        before_norm=before_norm,
+        pretrain=pretrain,
+    )
+    own = copy.deepcopy(model).to(target)
+    # Whatever is wrong with the model or the hyper-parameters should show before the first epoch, not after the last of pretraining.
+    sparsify(own, static_method(method), example_inputs=_to(example_inputs, target), before_norm=before_norm, **plan.hyperparameters)
+    store = NoStore() if checkpoints is None else RunStore(Path(checkpoints), _describe(plan, own))
+    with ProgressBars() if progress else nullcontext(Silent()) as watcher:
+        outcome = run_stages(own, plan, training, test, loss, store, watcher)
+    return FitResult(outcome.model, outcome.results, outcome.rows)
+
+
+def _to(example_inputs: Tensor | None, device: torch.device) -> Tensor | None:
+    return None if example_inputs is None else example_inputs.to(device)
+
+
+def _describe(plan: Plan, model: nn.Module) -> dict[str, Any]:
+    """What must be the same for a folder of checkpoints to be taken up."""
+    shapes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
+    return {"plan": dataclasses.asdict(plan), "model": type(model).__name__, "parameters": shapes}

@@ -1,0 +1,92 @@
+"""What to do to a model: method, recipe and trade-off, brought into the terms of the objective."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bayesprune.errors import InputError
+from bayesprune.gates import method_class
+from bayesprune.objective import KLScale
+from bayesprune.training.recipes import Recipe, StageName
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do to a model.
+
+    Attributes:
+        method: of the gates; ``dbb`` is BB followed by its input-dependent stage.
+        recipe: of all stages.
+        seed: of everything random.
+        kl_scale: factors on the divergence in the pruning stage.
+        hyperparameters: of the gates in the pruning stage.
+        before_norm: where the gates of convolutions go; see ``sparsify``.
+        pretrain: whether to train the model before gates are put in.
+    """
+
+    method: str
+    recipe: Recipe
+    seed: int = 0
+    kl_scale: KLScale = 1.0
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    before_norm: bool = False
+    pretrain: bool = True
+
+    @property
+    def stages(self) -> tuple[StageName, ...]:
+        first: tuple[StageName, ...] = ("dense",) if self.pretrain else ()
+        return (*first, "pruned", "dependent") if self.method == "dbb" else (*first, "pruned")
+
+
+def static_method(method: str) -> str:
+    """The method of the pruning stage: DBB starts from BB."""
+    method_class(method)
+    return "bb" if method == "dbb" else method
+
+
+def default_tradeoff(method: str, recipe: Recipe) -> float:
+    """The trade-off of a method where none is asked for."""
+    static = static_method(method)
+    return recipe.tradeoffs.get(static, method_class(static).default_tradeoff)
+
+
+def make_plan(
+    method: str,
+    recipe: Recipe,
+    n_data: int,
+    *,
+    tradeoff: float | None = None,
+    kl_scale: KLScale | None = None,
+    gate_weights: tuple[float, ...] | None = None,
+    hyperparameters: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    before_norm: bool = False,
+    pretrain: bool = True,
+) -> Plan:
+    """A plan, with the trade-off translated into a factor on the divergence and hyper-parameters of the gates.
+
+    Args:
+        method: a method key.
+        recipe: of the stages.
+        n_data: the size of the training set.
+        tradeoff: in the method's own terms; by default the recipe's.
+        kl_scale: the factor on the divergence, instead of the trade-off's.
+        gate_weights: a further factor for each gate in network order.
+        hyperparameters: of the gates, over those of the trade-off.
+        seed: of everything random.
+        before_norm: see ``sparsify``.
+        pretrain: see ``Plan``.
+    """
+    chosen = default_tradeoff(method, recipe) if tradeoff is None else tradeoff
+    if not (math.isfinite(chosen) and chosen > 0):
+        raise InputError(f"a trade-off is a finite number above zero, not {chosen}")
+    meaning = method_class(static_method(method)).from_tradeoff(chosen, n_data)
+    scale: KLScale = meaning.kl_scale if kl_scale is None else kl_scale
+    if isinstance(scale, (int, float)):
+        if not (math.isfinite(scale) and scale >= 0):
+            raise InputError(f"kl_scale must be finite and not negative, not {scale}")
+        if gate_weights is not None:
+            scale = tuple(scale * weight for weight in gate_weights)
+    settings = {**meaning.hyperparameters, **(hyperparameters or {})}
+    return Plan(method, recipe, seed, scale, settings, before_norm, pretrain)

@@ -1,0 +1,101 @@
+"""How long, how fast and in what order to train, as data."""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bayesprune.errors import InputError
+
+StageName = Literal["dense", "pruned", "dependent"]
+STAGES: tuple[StageName, ...] = ("dense", "pruned", "dependent")
+
+
+@dataclass(frozen=True)
+class StageRecipe:
+    """One stage of training, with Adam.
+
+    Attributes:
+        epochs: how many.
+        lr: of the weights.
+        gate_lr: of the gates; None for what the method was published with.
+        weight_decay: of the weights, added to the gradient.
+        schedule: ``steps`` multiplies the learning rates by 0.1 at half and again at four fifths of the epochs; ``cosine`` lets them fall
+            to zero along a half cosine.
+        kl_warmup: the share of the stage over which the divergence's weight rises from 0 to 1.
+    """
+
+    epochs: int
+    lr: float = 1e-3
+    gate_lr: float | None = None
+    weight_decay: float = 1e-4
+    schedule: Literal["steps", "cosine"] = "steps"
+    kl_warmup: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise InputError(f"a stage has at least 1 epoch, not {self.epochs}")
+        for name in ("lr", "gate_lr"):
+            rate = getattr(self, name)
+            if rate is not None and not (math.isfinite(rate) and rate > 0):
+                raise InputError(f"{name} must be a finite number above zero, not {rate}")
+
+    def rate_factor(self, progress: float) -> float:
+        """The factor on the learning rates when ``progress`` of the stage, from 0 to 1, is done."""
+        if self.schedule == "cosine":
+            return 0.5 * (1.0 + math.cos(math.pi * min(progress, 1.0)))
+        return 0.1 ** ((progress >= 0.5) + (progress >= 0.8))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The stages of a run.
+
+    Attributes:
+        name: under which it is offered.
+        stages: pretraining (``dense``), pruning (``pruned``) and the input-dependent stage (``dependent``).
+        batch_size: of all stages.
+        tradeoffs: by method, where none is asked for and the method's own default does not suit the recipe.
+    """
+
+    name: str
+    stages: Mapping[StageName, StageRecipe]
+    batch_size: int = 100
+    tradeoffs: Mapping[str, float] = field(default_factory=dict)
+
+    def with_epochs(self, epochs: int | Mapping[StageName, int]) -> "Recipe":
+        """The same with another number of epochs: one for every stage, or some by name."""
+        by_stage = dict.fromkeys(self.stages, epochs) if isinstance(epochs, int) else epochs
+        unknown = set(by_stage) - set(self.stages)
+        if unknown:
+            raise InputError(f"unknown stages {sorted(unknown)}; there are {', '.join(self.stages)}")
+        stages = {name: dataclasses.replace(stage, epochs=by_stage.get(name, stage.epochs)) for name, stage in self.stages.items()}
+        return dataclasses.replace(self, stages=stages)
+
+
+PAPER = Recipe("paper", {name: StageRecipe(epochs=200) for name in STAGES})
+"""The published protocol: 200 epochs a stage, learning rates 1e-3 and 1e-2."""
+
+FAST = Recipe(
+    "fast",
+    {
+        "dense": StageRecipe(epochs=5, schedule="cosine"),
+        "pruned": StageRecipe(epochs=14, gate_lr=5e-2, schedule="cosine"),
+        "dependent": StageRecipe(epochs=8, gate_lr=5e-2, schedule="cosine"),
+    },
+    tradeoffs={"bb": 6.0},
+)
+"""Minutes on two processor cores."""
+
+RECIPES = {recipe.name: recipe for recipe in (PAPER, FAST)}
+
+
+def find_recipe(name: str) -> Recipe:
+    """A recipe by name, or an error that says which there are."""
+    if name in RECIPES:
+        return RECIPES[name]
+    close = difflib.get_close_matches(name, RECIPES, n=1)
+    hint = f" Did you mean '{close[0]}'?" if close else ""
+    raise InputError(f"unknown recipe '{name}'; choose one of {', '.join(RECIPES)}.{hint}")

@@ -1,0 +1,141 @@
+"""Where the stages of a run are kept on disk."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from bayesprune.errors import RunFolderError, StorageError
+from bayesprune.storage import append_row, make_folder, read_json, read_tensors, write_json, write_rows, write_tensors
+from bayesprune.training.recipes import StageName
+
+
+@dataclass
+class StageRecord:
+    """What is known of a stage so far.
+
+    Attributes:
+        stage: its name.
+        epoch: how many epochs are done.
+        seconds: that they took.
+        rows: the metrics of every epoch of the run up to here, earlier stages included.
+        result: the stage's row in the summary, once it is finished.
+    """
+
+    stage: StageName
+    epoch: int = 0
+    seconds: float = 0.0
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    result: dict[str, Any] | None = None
+
+
+CONFIGURATION = "config.json"
+MODEL = "model/"
+OPTIMIZER = "optimizer/"
+"""Tensors in a checkpoint are named after what they belong to."""
+
+
+def claim_folder(folder: Path, configuration: dict[str, Any]) -> None:
+    """Make a folder that of a run with this configuration, or see that it is.
+
+    Raises:
+        RunFolderError: it belongs to another run, or holds something else.
+    """
+    path = folder / CONFIGURATION
+    make_folder(folder)
+    wanted = json.loads(json.dumps(configuration))
+    if path.exists():
+        there = read_json(path)
+        if there != wanted:
+            keys = set(there) | set(wanted) if isinstance(there, dict) else set(wanted)
+            differing = [key for key in sorted(keys) if not isinstance(there, dict) or there.get(key) != wanted.get(key)]
+            raise RunFolderError(
+                f"{folder} holds a run of another configuration (it differs in {', '.join(differing)}); choose another folder"
+            )
+    elif any(folder.iterdir()):
+        raise RunFolderError(f"{folder} is not empty and not a run's folder: it has no {CONFIGURATION}; choose another one")
+    else:
+        write_json(path, wanted)
+
+
+class RunStore:
+    """Checkpoints and metrics of a run in a folder.
+
+    ``config.json``, written first, says what the run is. ``checkpoints/STAGE.safetensors`` is a finished stage,
+    ``checkpoints/current.safetensors`` the stage in progress after its last complete epoch, ``metrics.jsonl`` a row for each epoch. A
+    checkpoint holds the rows too, and the file is rewritten from it when a run is taken up, so that an epoch which was cut off after its
+    row was written is not counted twice.
+    """
+
+    def __init__(self, folder: Path, configuration: dict[str, Any]) -> None:
+        self.folder = folder
+        self.checkpoints = folder / "checkpoints"
+        self.metrics = folder / "metrics.jsonl"
+        claim_folder(folder, configuration)
+        make_folder(self.checkpoints)
+
+    def load(self, stage: StageName) -> tuple[dict[str, Tensor], StageRecord] | None:
+        """The finished stage, or the one in progress if it is this one; None where there is neither."""
+        for path in (self._finished(stage), self._current()):
+            if path.exists():
+                tensors, description = read_tensors(path)
+                record = _read_record(path, description)
+                if record.stage == stage:
+                    return tensors, record
+        return None
+
+    def save(self, tensors: dict[str, Tensor], record: StageRecord) -> None:
+        """Keep a stage after an epoch; once it is finished, its model alone, under its own name."""
+        if record.result is None:
+            write_tensors(self._current(), tensors, vars(record))
+            return
+        write_tensors(self._finished(record.stage), {name: t for name, t in tensors.items() if name.startswith(MODEL)}, vars(record))
+        self._current().unlink(missing_ok=True)
+
+    def take_up(self, rows: list[dict[str, Any]]) -> None:
+        """Let the metrics file hold these rows and no others."""
+        write_rows(self.metrics, rows)
+
+    def append(self, row: dict[str, Any]) -> None:
+        append_row(self.metrics, row)
+
+    def describe(self) -> str:
+        """What to tell a user whose training failed."""
+        return f"the last good checkpoint is in {self.checkpoints}"
+
+    def _finished(self, stage: StageName) -> Path:
+        return self.checkpoints / f"{stage}.safetensors"
+
+    def _current(self) -> Path:
+        return self.checkpoints / "current.safetensors"
+
+
+class NoStore(RunStore):
+    """Keeps nothing, for training in memory."""
+
+    def __init__(self) -> None:
+        """There is no folder."""
+
+    def load(self, stage: StageName) -> None:
+        return None
+
+    def save(self, tensors: dict[str, Tensor], record: StageRecord) -> None:
+        """Nothing to keep."""
+
+    def take_up(self, rows: list[dict[str, Any]]) -> None:
+        """Nothing to rewrite."""
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Nothing to append to."""
+
+    def describe(self) -> str:
+        return "no checkpoint was kept: give a folder to keep them"
+
+
+def _read_record(path: Path, description: dict[str, Any]) -> StageRecord:
+    try:
+        return StageRecord(**description)
+    except TypeError as error:
+        raise StorageError(f"{path} is not a checkpoint of a stage: {error}") from error

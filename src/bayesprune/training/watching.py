@@ -1,0 +1,104 @@
+"""Progress for people: what the stages report while they run."""
+
+import math
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from bayesprune.training.recipes import StageName
+
+
+class Watcher(Protocol):
+    """Told of what happens in a run."""
+
+    def stage_started(self, stage: StageName, epochs: int, steps: int, done: int) -> None:
+        """A stage of so many epochs of so many steps begins, or goes on after ``done`` epochs."""
+
+    def step(self, loss: float) -> None:
+        """A step was made."""
+
+    def epoch_finished(self, row: dict[str, Any]) -> None:
+        """An epoch was trained, evaluated and stored."""
+
+    def stage_finished(self, result: dict[str, Any]) -> None:
+        """A stage is complete."""
+
+
+class Silent:
+    """Watches without a word."""
+
+    def stage_started(self, stage: StageName, epochs: int, steps: int, done: int) -> None:
+        """Nothing to show."""
+
+    def step(self, loss: float) -> None:
+        """Nothing to show."""
+
+    def epoch_finished(self, row: dict[str, Any]) -> None:
+        """Nothing to show."""
+
+    def stage_finished(self, result: dict[str, Any]) -> None:
+        """Nothing to show."""
+
+
+class ProgressBars:
+    """A bar for each stage with loss, error, units kept and the time left; in a log file, a line for each epoch instead."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self.lively = self.console.is_terminal
+        self.task: TaskID | None = None
+        self.epochs, self.smoothed = 0, math.nan
+        self.progress = Progress(
+            TextColumn("[bold]{task.description:<10}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.lively,
+        )
+
+    def __enter__(self) -> "ProgressBars":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.progress.stop()
+
+    def stage_started(self, stage: StageName, epochs: int, steps: int, done: int) -> None:
+        self.epochs, self.smoothed = epochs, math.nan
+        self.task = self.progress.add_task(stage, total=epochs * steps, completed=done * steps, state="")
+        if not self.lively and done:
+            self.console.print(f"{stage}: going on after epoch {done} of {epochs}")
+
+    def step(self, loss: float) -> None:
+        self.smoothed = loss if math.isnan(self.smoothed) else 0.98 * self.smoothed + 0.02 * loss
+        if self.task is not None:
+            self.progress.advance(self.task)
+
+    def epoch_finished(self, row: dict[str, Any]) -> None:
+        text = describe_row(row)
+        if self.task is not None:
+            self.progress.update(self.task, state=text)
+        if not self.lively:
+            self.console.print(
+                f"{row['stage']:<10} epoch {row['epoch']:>3} of {self.epochs}  {text}  {row['seconds']:.0f} s", highlight=False
+            )
+
+    def stage_finished(self, result: dict[str, Any]) -> None:
+        """The bar stays as it is."""
+
+
+def describe_row(row: dict[str, Any]) -> str:
+    """Loss, error and units kept in a few words."""
+    parts = [f"loss {row['loss']:.3f}"]
+    if row["error"] is not None:
+        parts.append(f"error {row['error']:.2f} %")
+    if row["kept"]:
+        parts.append("kept " + "-".join(f"{units:.0f}" for units in row["kept"]))
+    if row["speedup"] is not None:
+        parts.append(f"{row['speedup']:.1f}x")
+    return "  ".join(parts)
