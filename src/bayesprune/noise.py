@@ -89,15 +89,19 @@ class NoisyModule(nn.Module):
         self.register_buffer("noise_key", None, persistent=False)
 
     def uniform(self, draw: int, shape: Shape, like: Tensor) -> Tensor:
-        """Uniform numbers in (0, 1) for the given draw of this forward, on the device and with the dtype of ``like``."""
+        """Uniform numbers in (0, 1) for the given draw of this forward, on the device and with the dtype of ``like``, but at least float32.
+
+        Half precision has no room for the open interval: 1 - 2^-24 rounds to one, and float16 overflows on the way.
+        """
+        dtype = torch.promote_types(like.dtype, torch.float32)
         if self.noise_key is None:
-            return torch.rand(list(shape), dtype=like.dtype, device=like.device).clamp(min=2.0**-25)
-        return keyed_uniform(self.noise_key[draw], shape, like.dtype)
+            return torch.rand(list(shape), dtype=dtype, device=like.device).clamp(min=2.0**-25)
+        return keyed_uniform(self.noise_key[draw], shape, dtype)
 
     def normal(self, draw: int, shape: Shape, like: Tensor) -> Tensor:
         """Standard normal numbers for the given draw of this forward."""
         if self.noise_key is None:
-            return torch.randn(list(shape), dtype=like.dtype, device=like.device)
+            return torch.randn(list(shape), dtype=torch.promote_types(like.dtype, torch.float32), device=like.device)
         standard: Tensor = torch.special.ndtri(self.uniform(draw, shape, like))
         return standard
 

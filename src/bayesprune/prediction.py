@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from bayesprune.errors import InputError
 from bayesprune.gates import gates, require_gates
+from bayesprune.noise import NoisyModule
 
 
 def predict(
@@ -46,7 +47,11 @@ def evaluating(model: nn.Module, sampling: bool = False) -> Iterator[None]:
     """The model in evaluation mode, its gates sampling or not; afterwards every module is as it was."""
     before = {module: module.training for module in model.modules()}
     switches = {gate: gate.sampling for gate in gates(model).values()}
+    # A key that a trainer has set would give every Monte Carlo sample the same mask.
+    keys = {module: module.noise_key for module in model.modules() if isinstance(module, NoisyModule)} if sampling else {}
     model.eval()
+    for noisy in keys:
+        noisy.noise_key = None
     for gate in switches:
         gate.sampling = sampling
     try:
@@ -56,3 +61,5 @@ def evaluating(model: nn.Module, sampling: bool = False) -> Iterator[None]:
             module.training = training
         for gate, switch in switches.items():
             gate.sampling = switch
+        for noisy, key in keys.items():
+            noisy.noise_key = key

@@ -107,7 +107,8 @@ def _last_channels(before: list[nn.Module]) -> int | None:
     for index in range(len(before) - 1, -1, -1):
         module = before[index]
         if isinstance(module, CONVOLUTIONS):
-            return module.out_channels if getattr(module, "groups", 1) == 1 else None
+            gated = getattr(module, "groups", 1) == 1 and sum(other is module for other in before) == 1
+            return module.out_channels if gated else None
         if not isinstance(module, (*BATCH_NORMS, *ACTIVATIONS, *POOLINGS, nn.Flatten)):
             return None
     return None

@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from bayesprune.attach.chain import BATCH_NORMS
+from bayesprune.attach.sparsify import check_hyperparameters
 from bayesprune.errors import InputError
 from bayesprune.gates import require_gates
 from bayesprune.gates.beta_bernoulli import BetaBernoulli
@@ -24,6 +25,7 @@ def make_dependent(gated: nn.Module, *, freeze_norms: bool = True, **hyperparame
     for name, gate in require_gates(gated).items():
         if not isinstance(gate, BetaBernoulli):
             raise InputError(f"make_dependent starts from BB gates, but {name} is '{gate.method}': sparsify with 'bb' and train first")
+    check_hyperparameters(DependentBetaBernoulli, hyperparameters)
     staged = copy.deepcopy(gated)
     for name, gate in require_gates(staged).items():
         assert isinstance(gate, BetaBernoulli)

@@ -50,7 +50,7 @@ def sparsify(
     if not isinstance(model, nn.Module):
         raise InputError(f"sparsify takes an nn.Module, not {type(model).__name__}")
     gate_class = method_class(method)
-    _check_hyperparameters(gate_class, hyperparameters)
+    check_hyperparameters(gate_class, hyperparameters)
     if gates(model):
         raise InputError("the model has gates already: give the plain model, or go on with make_dependent")
     gated = copy.deepcopy(model)
@@ -62,7 +62,9 @@ def sparsify(
         )
     defaults = getattr(model, "gate_defaults", {}).get(method, {})
     for position, place in enumerate(chosen):
-        gate = gate_class(place.units, **(dict(defaults) | hyperparameters))
+        # A linear layer reads the last dimension of its input, whatever lies between that and the batch.
+        reads_features = place.side == "input" and isinstance(gated.get_submodule(place.site), nn.Linear)
+        gate = gate_class(place.units, channel_dim=-1 if reads_features else 1, **(dict(defaults) | hyperparameters))
         gate.position = position
         _attach(gated, place, gate)
     _switch_off_fixed_dropout(gated)
@@ -100,7 +102,8 @@ def _is_chosen(path: str, include: Sequence[str] | None, exclude: Sequence[str])
     return wanted and not any(fnmatch(path, pattern) for pattern in exclude)
 
 
-def _check_hyperparameters(gate_class: type[Gate], hyperparameters: dict[str, Any]) -> None:
+def check_hyperparameters(gate_class: type[Gate], hyperparameters: dict[str, Any]) -> None:
+    """Refuse names that are no hyper-parameters of the method, and suggest the one that was meant."""
     known = [name for name in inspect.signature(gate_class.__init__).parameters if name not in _PLACE_ARGUMENTS]
     for name in hyperparameters:
         if name not in known:

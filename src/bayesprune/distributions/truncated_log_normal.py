@@ -19,7 +19,7 @@ LOG_LOW = -20.0
 LOG_HIGH = 0.0
 _ROOT_TWO = math.sqrt(2.0)
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
-_SERIES_FROM = 1e3
+_SERIES_FROM = 1e2
 
 
 def _edges(mu: Tensor, sigma: Tensor, order: float) -> tuple[Tensor, Tensor]:
@@ -93,7 +93,7 @@ def _upper_edge(upper: Tensor, scaled_log_mass: Tensor) -> Tensor:
     anchor = near.clamp(max=0.0)
     direct = 0.5 * anchor.square() + 0.5 * near * torch.exp(-0.5 * (near - anchor) * (near + anchor) - _LOG_ROOT_TWO_PI - near_mass)
     inverse_square = torch.where(far, upper, -_SERIES_FROM).square().reciprocal()
-    series = -0.5 * (1.0 - inverse_square * (2.0 - 10.0 * inverse_square))
+    series = -0.5 * (1.0 - inverse_square * (2.0 - inverse_square * (10.0 - 74.0 * inverse_square)))
     return torch.where(far, series, direct)
 
 

@@ -106,7 +106,7 @@ class DependentBetaBernoulli(Gate):
 
     def keep_probability(self, x: Tensor | None = None) -> Tensor:
         pi = expected_pi(self.raw_a, self.raw_b)
-        return pi if x is None else torch.where(pi >= self.threshold, pi, 0.0) * self._phi(self._standardised(x))
+        return pi if x is None else torch.where(pi >= self.threshold, pi, 0.0) * self._phi(self._standardised(x, update=False))
 
     def keep(self, x: Tensor | None = None) -> Tensor:
         probability = self.keep_probability(x)
@@ -116,7 +116,7 @@ class DependentBetaBernoulli(Gate):
         per_unit, per_sample = (self.num_units,), (x.shape[0], self.num_units)
         log_pi = sample_log_pi(self.raw_a, self.raw_b, self.uniform(0, per_unit, self.raw_a))
         deviation = F.softplus(self.raw_shift_std) * self.normal(1, per_unit, self.raw_a)
-        phi = self._phi(self._standardised(x) + deviation)
+        phi = self._phi(self._standardised(x, update=True) + deviation)
         if self.relaxation == "single":
             log_p = log_pi + torch.log(phi)
             return binary_concrete.sample(logit_of_log(log_p), self.uniform(2, per_sample, self.raw_a), self.temperature)
@@ -131,10 +131,11 @@ class DependentBetaBernoulli(Gate):
     def _phi(self, before_clamp: Tensor) -> Tensor:
         return before_clamp.clamp(_PHI_EDGE, 1.0 - _PHI_EDGE)
 
-    def _standardised(self, x: Tensor) -> Tensor:
-        """scale_k (x_k - mu_k) / sigma_k + shift_k, updating the running statistics in training."""
+    def _standardised(self, x: Tensor, update: bool) -> Tensor:
+        """scale_k (x_k - mu_k) / sigma_k + shift_k; if asked, and in training, the running statistics are updated."""
         activation = self.units.mean(x.detach().to(self.scale.dtype))
         if self.num_units == 0:
             return activation
         use_batch = self.training and x.shape[0] > 1
-        return F.batch_norm(activation, self.running_mean, self.running_var, self.scale, self.shift, use_batch, self.momentum, 1e-5)
+        mean, var = (None, None) if use_batch and not update else (self.running_mean, self.running_var)
+        return F.batch_norm(activation, mean, var, self.scale, self.shift, use_batch, self.momentum, 1e-5)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesprune.distributions import hard_concrete
+from bayesprune.errors import InputError
 from bayesprune.gates.contract import Gate, Tradeoff, require_finite, require_positive
 
 _PROBABILITY_EDGE = 1e-6
@@ -55,6 +56,8 @@ class HardConcrete(Gate):
         super().__init__(num_units, channel_dim=channel_dim, groups=groups)
         require_positive(temperature=temperature)
         require_finite(price=price, precision=precision, keep_init=keep_init)
+        if price < 0 or precision < 0:
+            raise InputError(f"price and precision must not be negative; they are {price} and {precision}")
         self.price, self.precision, self.temperature = price, precision, temperature
         self.log_alpha = nn.Parameter(keep_init + 0.01 * torch.randn(num_units))
 

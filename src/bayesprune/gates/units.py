@@ -75,7 +75,10 @@ class Units(nn.Module):
         return sums / sizes.clamp(min=1.0)
 
     def total(self, per_channel: Tensor) -> Tensor:
-        """Sum a vector over channels into one over units."""
+        """Sum a vector over channels, or over the elements of a flattened sample where groups cover those, into one over units."""
         if self.groups is None:
             return per_channel
-        return per_channel.new_zeros(self.count).index_add(0, self.groups, per_channel)
+        owners = self.groups.flatten()
+        if len(owners) != len(per_channel):
+            raise InputError(f"groups of shape {tuple(self.groups.shape)} do not fit a layer with {len(per_channel)} channels")
+        return per_channel.new_zeros(self.count).index_add(0, owners, per_channel)

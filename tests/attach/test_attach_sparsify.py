@@ -1,0 +1,213 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from bayesprune.attach import sparsify
+from bayesprune.errors import InputError
+from bayesprune.gates import METHODS, gates
+from bayesprune.models import LeNet5Caffe, LeNet500300, VGGLike
+
+CASES = {
+    "lenet-500-300": (lambda: LeNet500300(widths=(6, 5), input_shape=(1, 4, 4)), (1, 4, 4)),
+    "lenet5-caffe": (lambda: LeNet5Caffe(channels=(3, 4), hidden=6), (1, 28, 28)),
+    "vgg-like": (lambda: VGGLike(groups=((3, 4), (5,)), hidden=7), (3, 32, 32)),
+    "mlp": (lambda: nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2)), (4,)),
+    "cnn": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(3, 4, 3, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2),
+        ),
+        (2, 10, 10),
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(params=list(CASES))
+def case(request):
+    build, shape = CASES[request.param]
+    torch.manual_seed(0)
+    return build(), torch.randn(3, *shape)
+
+
+def open_all(gated):
+    """Set every mask of a VIB model to one."""
+    with torch.no_grad():
+        for gate in gates(gated).values():
+            gate.mu.fill_(1.0)
+    return gated
+
+
+def snapshot(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def same(model, before):
+    return model.state_dict().keys() == before.keys() and all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_method_on_every_model_trains_and_evaluates(case, method):
+    model, x = case
+    gated = sparsify(model, method, example_inputs=x)
+    assert type(gated) is type(model)
+    assert gated.train()(x).isfinite().all()
+    loss = gated(x).square().mean() + sum(gate.kl() for gate in gates(gated).values()) / 100
+    loss.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in gated.parameters() if p.requires_grad)
+    assert torch.equal(gated.eval()(x), gated(x))
+
+
+@pytest.mark.parametrize("before_norm", [False, True])
+def test_masks_of_one_preserve_the_function(case, before_norm):
+    model, x = case
+    gated = open_all(sparsify(model, "vib", before_norm=before_norm))
+    torch.testing.assert_close(gated.eval()(x), model.eval()(x), rtol=0, atol=0)
+
+
+def test_a_mask_reaches_every_gate(case):
+    """Closing any one gate changes the output: none is attached to nothing."""
+    model, x = case
+    gated = open_all(sparsify(model, "vib")).eval()
+    before = gated(x)
+    for gate in gates(gated).values():
+        with torch.no_grad():
+            gate.mu.zero_()
+            assert not torch.equal(gated(x), before)
+            gate.mu.fill_(1.0)
+
+
+def test_the_original_is_not_changed(case):
+    model, x = case
+    before, output = snapshot(model), model.eval()(x)
+    model.train()
+    gated = sparsify(model, "bb", example_inputs=x)
+    with torch.no_grad():
+        for parameter in gated.parameters():
+            parameter += 1.0
+    gated.train()(x)
+    assert same(model, before)
+    assert model.training
+    assert gates(model) == {}
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert torch.equal(model.eval()(x), output)
+
+
+def test_weights_keep_their_names(case):
+    model, _ = case
+    gated = sparsify(model, "bb")
+    state = gated.state_dict()
+    assert {name for name in state if "_gate." not in name} == set(model.state_dict())
+    assert {name.rpartition(".")[2] for name in state if "_gate." in name} == {"raw_a", "raw_b"}
+    gated.load_state_dict(model.state_dict(), strict=False)
+
+
+def test_gates_stand_at_the_stated_places_in_order(case):
+    model, _ = case
+    gated = sparsify(model, "bb")
+    assert [gate.position for gate in gates(gated).values()] == list(range(len(gates(gated))))
+    if hasattr(model, "gate_places"):
+        assert list(gates(gated)) == [place.name for place in model.gate_places()]
+        assert [gate.num_units for gate in gates(gated).values()] == [place.units for place in model.gate_places()]
+        assert list(gates(sparsify(model, "bb", before_norm=True))) == [place.name for place in model.gate_places(before_norm=True)]
+
+
+def test_gates_know_the_layer_they_control_in_copies_too(case):
+    model, _ = case
+    gated = sparsify(model, "l0")
+    for each in (gated, copy.deepcopy(gated)):
+        layers = set(each.modules())
+        for gate in gates(each).values():
+            (controlled,) = gate.controlled
+            assert controlled.layer in layers
+            channels = controlled.weight.shape[controlled.unit_axis]
+            assert channels == gate.num_units
+    assert {id(c.layer) for g in gates(gated).values() for c in g.controlled}.isdisjoint(id(module) for module in model.modules())
+
+
+def test_the_networks_own_defaults_and_what_overrides_them():
+    lenet = LeNet500300(widths=(3, 2), input_shape=(4,))
+    first = next(iter(gates(sparsify(lenet, "bb")).values()))
+    assert first.raw_a.tolist() == [-1.0] * 4
+    assert first.keep_probability().tolist() == pytest.approx([0.2385] * 4, abs=5e-5)
+    assert next(iter(gates(sparsify(lenet, "bb", keep_init=0.5)).values())).raw_a.tolist() == [0.5] * 4
+    assert next(iter(gates(sparsify(VGGLike(groups=((2,),), hidden=3), "bb")).values())).raw_a.tolist() == [2.0] * 2
+    assert abs(next(iter(gates(sparsify(lenet, "l0")).values())).log_alpha.mean().item()) < 0.05
+
+
+def test_fixed_dropout_belongs_to_pretraining():
+    vgg = VGGLike(groups=((2, 2),), hidden=3)
+    assert vgg.fixed_dropout
+    assert not sparsify(vgg, "bb").fixed_dropout
+    assert vgg.fixed_dropout
+
+
+def test_include_and_exclude():
+    model = VGGLike(groups=((2, 3),), hidden=4)
+    names = list(gates(sparsify(model, "bb")))
+    assert list(gates(sparsify(model, "bb", exclude=["features.*"]))) == names[-2:]
+    assert list(gates(sparsify(model, "bb", include=["features.*"]))) == names[:-2]
+    both = sparsify(model, "bb", include=["features.*", "fc1"], exclude=["features.block1.*"])
+    assert list(gates(both)) == [names[1], names[2]]
+    assert [gate.position for gate in gates(both).values()] == [0, 1]
+    with pytest.raises(InputError, match="4 places were found, none is left after include/exclude"):
+        sparsify(model, "bb", include=["nothing"])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [(torch.float64, torch.float64), (torch.bfloat16, torch.float32), (torch.float16, torch.float32)]
+)
+def test_gates_have_the_precision_of_the_model_but_no_less_than_single(dtype, expected):
+    model, x = CASES["mlp"][0]().to(dtype), torch.randn(3, 4).to(dtype)
+    gated = sparsify(model, "dbb", example_inputs=x)
+    for gate in gates(gated).values():
+        assert all(value.dtype == expected for value in gate.state_dict().values())
+    assert gated.train()(x).dtype == dtype
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_gates_are_in_the_mode_of_the_model(training):
+    model, x = CASES["mlp"][0]().train(training), torch.randn(3, 4)
+    gated = sparsify(model, "bb", example_inputs=x)
+    assert all(module.training is training for module in gated.modules())
+
+
+def test_an_example_leaves_no_trace():
+    model, x = CASES["mlp"][0]().train(), torch.randn(3, 4)
+    with_example, without = sparsify(model, "dbb", example_inputs=x), sparsify(model, "dbb")
+    assert same(with_example, snapshot(without))
+    sparsify(model, "bb", example_inputs=(x,))
+
+
+def test_a_model_that_has_gates_already():
+    with pytest.raises(InputError, match=r"has gates already.*make_dependent"):
+        sparsify(sparsify(CASES["mlp"][0](), "bb"), "bb")
+
+
+@pytest.mark.parametrize(
+    "example", [torch.zeros(3, 9), torch.zeros(4), (torch.zeros(3, 4), torch.zeros(3, 4)), torch.zeros(3, 4, dtype=torch.int64)]
+)
+def test_an_example_that_does_not_fit(example):
+    with pytest.raises(InputError, match="does not run on example_inputs"):
+        sparsify(CASES["mlp"][0](), "bb", example_inputs=example)
+
+
+def test_unknown_names():
+    model = CASES["mlp"][0]()
+    with pytest.raises(InputError, match=r"unknown method 'ddb'.*Did you mean 'dbb'"):
+        sparsify(model, "ddb")
+    with pytest.raises(
+        InputError, match=r"method 'bb' has no hyper-parameter 'treshold'; it has alpha, threshold.*Did you mean 'threshold'\?"
+    ):
+        sparsify(model, "bb", treshold=0.1)
+    with pytest.raises(InputError, match="no hyper-parameter 'num_units'"):
+        sparsify(model, "bb", num_units=3)
+    with pytest.raises(InputError, match=r"takes an nn.Module, not str"):
+        sparsify("model", "bb")
+
+
+@pytest.mark.parametrize("threshold", [0.0, -1.0, float("nan")])
+def test_hyper_parameters_are_checked(threshold):
+    with pytest.raises(InputError, match="threshold must be a finite number above zero"):
+        sparsify(CASES["mlp"][0](), "bb", threshold=threshold)

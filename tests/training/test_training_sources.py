@@ -1,0 +1,68 @@
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from bayesprune.errors import InputError
+from bayesprune.training.sources import LoaderBatches
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([(torch.zeros(3), torch.tensor(0))] * 5)
+
+
+class StreamOfKnownLength(Stream):
+    def __len__(self):
+        return 5
+
+
+def test_batches_of_a_loader(make_clusters):
+    inputs, labels = make_clusters(50)
+    source = LoaderBatches(DataLoader(TensorDataset(inputs, labels), batch_size=20), "cpu")
+    assert (len(source), source.n_data) == (3, 50)
+    for batches in (source.in_order(), source.epoch(0, 0)):
+        found = list(batches)
+        assert torch.equal(torch.cat([x for x, _ in found]), inputs)
+        assert torch.equal(torch.cat([y for _, y in found]), labels)
+
+
+def test_number_of_data_can_be_given(make_loader):
+    assert LoaderBatches(make_loader(), "cpu", n_data=1000).n_data == 1000
+
+
+def test_stream(make_loader):
+    with pytest.raises(InputError, match="does not know its length"):
+        LoaderBatches(DataLoader(Stream(), batch_size=2), "cpu")
+    source = LoaderBatches(DataLoader(StreamOfKnownLength(), batch_size=2), "cpu", n_data=5)
+    assert len(list(source.in_order())) == len(source) == 3
+
+
+@pytest.mark.parametrize("n_data", [0, -3])
+def test_no_data(make_loader, n_data):
+    with pytest.raises(InputError, match="empty"):
+        LoaderBatches(make_loader(), "cpu", n_data=n_data)
+
+
+def test_empty_loader():
+    empty = TensorDataset(torch.zeros(0, 3), torch.zeros(0))
+    with pytest.raises(InputError, match="empty"):
+        LoaderBatches(DataLoader(empty, batch_size=2), "cpu")
+    with pytest.raises(InputError, match="empty"):
+        LoaderBatches(DataLoader(TensorDataset(torch.zeros(3, 3), torch.zeros(3)), batch_size=8, drop_last=True), "cpu")
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        torch.zeros(3),
+        (torch.zeros(3),),
+        (torch.zeros(3), torch.zeros(1), torch.zeros(1)),
+        {"x": torch.zeros(3), "y": torch.zeros(1)},
+        (torch.zeros(3), "label"),
+    ],
+    ids=["tensor", "one", "three", "mapping", "text"],
+)
+def test_batches_that_are_not_pairs(sample):
+    source = LoaderBatches(DataLoader([sample] * 4, batch_size=2), "cpu")
+    with pytest.raises(InputError, match="pairs"):
+        list(source.in_order())
