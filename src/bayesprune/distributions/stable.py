@@ -1,6 +1,7 @@
 """Elementary functions that keep their digits where the textbook form loses them."""
 
 import math
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -9,12 +10,28 @@ UNIT_EPS = 2.0**-23
 """How close a relaxed draw and its probability may come to 0 and 1: the float32 machine epsilon, as in ``torch.distributions``."""
 
 
+class _Log1mexp(torch.autograd.Function):
+    """Spares the backward pass the branches of the forward: its derivative has one form that is accurate everywhere."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return torch.where(x > -math.log(2.0), torch.log(-torch.expm1(x)), torch.log1p(-torch.exp(x)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], _output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return -gradient / torch.expm1(-x)
+
+
 def log1mexp(x: Tensor) -> Tensor:
-    """log(1 - exp(x)) for x < 0, accurate at both ends (Maechler, 2012), with gradients that stay finite in both branches."""
-    near_zero = x > -math.log(2.0)
-    close = torch.where(near_zero, x, -1.0)
-    far = torch.where(near_zero, -1.0, x)
-    return torch.where(near_zero, torch.log(-torch.expm1(close)), torch.log1p(-torch.exp(far)))
+    """log(1 - exp(x)) for x < 0, accurate at both ends (Maechler, 2012); its derivative is -1 / (exp(-x) - 1)."""
+    return cast(Tensor, _Log1mexp.apply(x))  # type: ignore[no-untyped-call]
 
 
 def logit_of_log(log_p: Tensor) -> Tensor:

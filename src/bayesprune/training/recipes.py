@@ -20,7 +20,7 @@ class StageRecipe:
     Attributes:
         epochs: how many.
         lr: of the weights.
-        gate_lr: of the gates; None for what the method was published with.
+        gate_speed: factor on the gates' learning rate; at 1 it is ``lr`` times what the method was published with, 10 for most.
         weight_decay: of the weights, added to the gradient.
         schedule: ``steps`` multiplies the learning rates by 0.1 at half and again at four fifths of the epochs; ``cosine`` lets them fall
             to zero along a half cosine.
@@ -29,7 +29,7 @@ class StageRecipe:
 
     epochs: int
     lr: float = 1e-3
-    gate_lr: float | None = None
+    gate_speed: float = 1.0
     weight_decay: float = 1e-4
     schedule: Literal["steps", "cosine"] = "steps"
     kl_warmup: float = 0.0
@@ -37,10 +37,10 @@ class StageRecipe:
     def __post_init__(self) -> None:
         if self.epochs < 1:
             raise InputError(f"a stage has at least 1 epoch, not {self.epochs}")
-        for name in ("lr", "gate_lr"):
-            rate = getattr(self, name)
-            if rate is not None and not (math.isfinite(rate) and rate > 0):
-                raise InputError(f"{name} must be a finite number above zero, not {rate}")
+        for name in ("lr", "gate_speed"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"{name} must be a finite number above zero, not {value}")
 
     def rate_factor(self, progress: float) -> float:
         """The factor on the learning rates when ``progress`` of the stage, from 0 to 1, is done."""
@@ -81,13 +81,13 @@ PAPER = Recipe("paper", {name: StageRecipe(epochs=200) for name in STAGES})
 FAST = Recipe(
     "fast",
     {
-        "dense": StageRecipe(epochs=5, schedule="cosine"),
-        "pruned": StageRecipe(epochs=14, gate_lr=5e-2, schedule="cosine"),
-        "dependent": StageRecipe(epochs=8, gate_lr=5e-2, schedule="cosine"),
+        "dense": StageRecipe(epochs=5, lr=2e-3, schedule="cosine"),
+        "pruned": StageRecipe(epochs=13, lr=2e-3, gate_speed=5.0, schedule="cosine"),
+        "dependent": StageRecipe(epochs=8, lr=1e-3, gate_speed=5.0, schedule="cosine"),
     },
-    tradeoffs={"bb": 6.0},
+    tradeoffs={"bb": 3.0},
 )
-"""Minutes on two processor cores."""
+"""Two minutes on two processor cores: fast gates, a cosine schedule, and little pretraining. Chosen on the last 10,000 training images."""
 
 RECIPES = {recipe.name: recipe for recipe in (PAPER, FAST)}
 

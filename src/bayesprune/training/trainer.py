@@ -46,8 +46,8 @@ class StageTrainer:
         self.epoch = 0
         self.device = next(model.parameters()).device
         self.gated = bool(gates(model))
-        groups = param_groups(model, recipe.lr, recipe.gate_lr, recipe.weight_decay)
-        self.rates = [group["lr"] for group in groups]
+        groups = param_groups(model, recipe.lr, weight_decay=recipe.weight_decay)
+        self.rates = [group["lr"] * (recipe.gate_speed if group["name"] == "gates" else 1.0) for group in groups]
         self.optimizer = torch.optim.Adam(groups, fused=True)
         self.frozen_norms = [
             module

@@ -85,7 +85,9 @@ class ProgressBars:
             self.progress.update(self.task, state=text)
         if not self.lively:
             self.console.print(
-                f"{row['stage']:<10} epoch {row['epoch']:>3} of {self.epochs}  {text}  {row['seconds']:.0f} s", highlight=False
+                f"{row['stage']:<10} epoch {row['epoch']:>3} of {self.epochs}  {text}  {row['seconds']:.0f} s",
+                highlight=False,
+                soft_wrap=True,
             )
 
     def stage_finished(self, result: dict[str, Any]) -> None:

@@ -1,0 +1,58 @@
+import pytest
+
+from bayesprune.errors import InputError
+from bayesprune.experiments.settings import gate_weights, usual_tradeoff
+from bayesprune.gates import METHODS
+from bayesprune.models import NETWORKS, build_network
+from bayesprune.training import find_recipe
+
+PAPER, FAST = find_recipe("paper"), find_recipe("fast")
+
+
+@pytest.mark.parametrize(
+    ("method", "weights"),
+    [("bb", (20, 8, 1, 1)), ("dbb", (20, 8, 1, 1)), ("sbp", (20, 8, 1, 1)), ("gd", (20, 8, 1, 1)), ("vib", (576, 64, 1, 1))],
+)
+def test_convolutions_of_lenet5_weigh_more(method, weights):
+    assert gate_weights("lenet5-caffe", method) == weights
+    assert len(weights) == len(build_network("lenet5-caffe").gate_places())
+
+
+@pytest.mark.parametrize("method", ["l0", "cd"])
+def test_penalties_on_weights_are_the_same_everywhere(method):
+    assert gate_weights("lenet5-caffe", method) is None
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("network", ["lenet-500-300", "vgg-like"])
+def test_other_networks_have_one_weight(network, method):
+    assert gate_weights(network, method) is None
+
+
+@pytest.mark.parametrize(
+    ("network", "method", "tradeoff"),
+    [
+        ("lenet-500-300", "vib", 1e-4),
+        ("lenet5-caffe", "vib", 1e-6),
+        ("vgg-like", "vib", 1e-6),
+        ("vgg-like", "l0", 1e-7),
+        ("lenet5-caffe", "l0", 0.1 / 60_000),
+        ("lenet-500-300", "bb", 1.0),
+        ("lenet-500-300", "sbp", 1.0),
+    ],
+)
+def test_published_tradeoffs(network, method, tradeoff):
+    assert usual_tradeoff(network, method, PAPER) == pytest.approx(tradeoff)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_dependent_stage_starts_from_the_same_tradeoff(network):
+    for recipe in (PAPER, FAST):
+        assert usual_tradeoff(network, "dbb", recipe) == usual_tradeoff(network, "bb", recipe)
+
+
+def test_unknown_method():
+    with pytest.raises(InputError, match="unknown method"):
+        usual_tradeoff("lenet5-caffe", "nope", PAPER)
+    with pytest.raises(InputError, match="unknown method"):
+        gate_weights("lenet5-caffe", "nope")

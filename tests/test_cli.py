@@ -1,0 +1,248 @@
+import gzip
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bayesprune
+from bayesprune import cli
+from bayesprune.data.folders import DATA_VARIABLE
+
+STAGE_KEYS = {"stage", "error", "kept", "speedup", "memory", "seconds"}
+
+
+def refused(result, *parts):
+    """Exit code 2, and one line that says what was wrong."""
+    assert result.code == 2
+    assert "Traceback" not in result.err
+    lines = [line for line in result.err.splitlines() if not line.startswith("run folder:")]
+    assert len(lines) == 1, result.err
+    assert lines[0].startswith("error: ")
+    for part in parts:
+        assert part in lines[0]
+    return True
+
+
+def plain(text):
+    """Without the frames and line breaks that rich puts around a help text."""
+    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split())
+
+
+def test_version(command):
+    result = command("--version")
+    assert (result.code, result.out) == (0, f"bayesprune {bayesprune.__version__}\n")
+
+
+def test_module_runs_as_a_program():
+    result = subprocess.run([sys.executable, "-m", "bayesprune", "--version"], capture_output=True, text=True, check=True)
+    assert result.stdout == f"bayesprune {bayesprune.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("--help",), ("run", "data", "Examples", "bayesprune run")),
+        (("run", "--help"), ("Examples", "bayesprune run --network lenet5-caffe --tradeoff 4", "bayesprune run --resume runs/", "--kl-scale")),
+        (("data", "--help"), ("Examples", "bayesprune data --download cifar10")),
+    ],
+)
+def test_help_has_examples(command, monkeypatch, arguments, parts):
+    monkeypatch.setenv("COLUMNS", "160")
+    result = command(*arguments)
+    assert result.code == 0
+    for part in parts:
+        assert part in plain(result.out)
+
+
+def test_help_names_every_option(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    text = command("run", "--help").out
+    for name in ("network", "dataset", "method", "recipe", "tradeoff", "kl-scale", "epochs", "seed", "device", "data-dir", "out", "resume"):
+        assert f"--{name} " in text
+
+
+def test_no_command_shows_the_help(command):
+    result = command()
+    assert "Usage" in result.out + result.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("train",), ("run", "--netwrok", "x"), ("run", "--epochs", "three"), ("run", "--seed", "1.5"), ("run", "--kl-scale", "much")]
+)
+def test_usage_errors(command, arguments):
+    result = command(*arguments)
+    assert result.code == 2
+    assert "Traceback" not in result.err
+    assert "Error" in result.err
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (("--method", "dbbb"), ("unknown method 'dbbb'", "Did you mean 'dbb'?", "vib")),
+        (("--dataset", "nmist"), ("no data set is called 'nmist'", "did you mean mnist?")),
+        (("--network", "lenet-300-500"), ("no network is called 'lenet-300-500'", "lenet5-caffe")),
+        (("--recipe", "fsat"), ("unknown recipe 'fsat'", "Did you mean 'fast'?")),
+        (("--device", "gpu"), ("device 'gpu' cannot be used here", "'cpu' always works")),
+        (("--device", "cuda:99"), ("device 'cuda:99' cannot be used here",)),
+        (("--device", "meta"), ("device 'meta' cannot be used here",)),
+        (("--kl-scale", "-1"), ("kl_scale must be finite and not negative",)),
+        (("--kl-scale", "nan"), ("kl_scale must be finite and not negative",)),
+        (("--kl-scale", "inf"), ("kl_scale must be finite and not negative",)),
+        (("--tradeoff", "0"), ("trade-off is a finite number above zero",)),
+        (("--tradeoff", "nan"), ("trade-off is a finite number above zero",)),
+        (("--epochs", "0"), ("at least 1",)),
+        (("--epochs", "-3"), ("at least 1",)),
+        (("--network", "vgg-like", "--dataset", "mnist"), ("vgg-like is made for cifar10, cifar100, not for mnist", "--network")),
+        (("--network", "vgg-like"), ("cifar10 is not in",)),
+        (("--dataset", "cifar10"), ("cifar10 is not in",)),
+    ],
+    ids=" ".join,
+)
+def test_bad_options(command, tmp_path, digits_folder, options, parts):
+    result = command("run", "--out", tmp_path / "run", "--data-dir", digits_folder, *options)
+    assert refused(result, *parts)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_out_below_a_file(command, tmp_path, digits_folder):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+        assert refused(command("run", "--out", path, "--data-dir", digits_folder), "cannot make the folder", str(path))
+
+
+def test_folder_without_data(command, tmp_path):
+    (tmp_path / "data").mkdir()
+    for folder in (tmp_path / "data", tmp_path / "missing"):
+        assert refused(command("run", "--out", tmp_path / "run", "--data-dir", folder), str(folder), "train-images-idx3-ubyte")
+    assert not (tmp_path / "run").exists()
+
+
+def change(path: Path, how):
+    path.write_bytes(how(path.read_bytes()))
+
+
+DAMAGE = {
+    "truncated": (lambda folder: change(folder / "train-images-idx3-ubyte", lambda content: content[:-5]), "truncated"),
+    "truncated gz": (lambda folder: compress_and_cut(folder / "train-images-idx3-ubyte"), "gzip file is truncated"),
+    "wrong magic": (lambda folder: change(folder / "t10k-labels-idx1-ubyte", lambda content: b"\1" + content[1:]), "wrong magic number"),
+    "another length": (
+        lambda folder: change(folder / "train-labels-idx1-ubyte", lambda content: content[:4] + b"\0\0\0\x0a" + content[8:18]),
+        "600 images but 10 labels",
+    ),
+    "label out of range": (lambda folder: change(folder / "train-labels-idx1-ubyte", lambda content: content[:-1] + b"\x0b"), "out of range"),
+    "missing": (lambda folder: (folder / "t10k-images-idx3-ubyte").unlink(), "no t10k-images-idx3-ubyte"),
+}
+
+
+def compress_and_cut(path):
+    Path(f"{path}.gz").write_bytes(gzip.compress(path.read_bytes(), compresslevel=1)[:-1000])
+    path.unlink()
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)
+def test_damaged_data(command, tmp_path, make_digits, damage, message):
+    folder = make_digits(tmp_path / "data")
+    damage(folder)
+    assert refused(command("run", "--out", tmp_path / "run", "--data-dir", folder), message)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("network", ["lenet-500-300", "lenet5-caffe"])
+def test_images_of_another_size(command, tmp_path, make_digits, network):
+    folder = make_digits(tmp_path / "data", size=14)
+    result = command("run", "--network", network, "--epochs", "1", "--out", tmp_path / "run", "--data-dir", folder)
+    assert refused(result, "14", "28", network)
+    assert not (tmp_path / "run").exists()
+
+
+def test_table_of_data_sets(command, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    result = command("data")
+    assert result.code == 0
+    for part in ("mnist", "cifar10", "cifar100", "60,000 + 10,000", "50,000 + 10,000", "inside the package"):
+        assert part in result.out
+    for folder in (tmp_path, tmp_path / "old[1]", tmp_path / "new[bold]"):
+        assert f"not in {folder}" in command("data", "--data-dir", folder).out
+
+
+def test_download_of_something_unknown(command):
+    assert refused(command("data", "--download", "nonsense"), "no data set is called 'nonsense'", "cifar100")
+
+
+def test_download_of_what_is_there(command, digits_folder):
+    result = command("data", "--download", "mnist", "--data-dir", digits_folder)
+    assert (result.code, result.out) == (0, "mnist: 600 training and 200 test images are in place\n")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, digits_folder):
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    cli.app(["run", "--out", str(folder), "--data-dir", str(digits_folder), "--epochs", "1", "--seed", "3"], standalone_mode=False)
+    return folder
+
+
+def test_files_of_a_run(finished):
+    files = {str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file()}
+    stages = {f"checkpoints/{stage}.safetensors" for stage in ("dense", "pruned", "dependent")}
+    assert files == {"config.json", "metrics.jsonl", "summary.json", "kept-units.png"} | stages
+
+
+def test_form_of_the_summary(finished, digits_folder):
+    summary = json.loads((finished / "summary.json").read_text())
+    assert [stage["stage"] for stage in summary["stages"]] == ["dense", "pruned", "dependent"]
+    for stage in summary["stages"]:
+        assert set(stage) >= STAGE_KEYS
+        assert 0 <= stage["error"] <= 100
+        assert 0 < stage["memory"] <= 105, "dependent gates have a memory of their own"
+        assert stage["speedup"] > 0.9
+        assert stage["seconds"] > 0
+        assert len(stage["kept"]) == 3
+    assert summary["stages"][0]["kept"] == [784, 500, 300]
+    assert summary["stages"][0]["speedup"] == 1
+    assert summary["stages"][0]["memory"] == 100
+    assert (summary["status"], summary["network"], summary["dataset"], summary["method"]) == ("finished", "lenet-500-300", "mnist", "dbb")
+    assert (summary["seed"], summary["epochs"], summary["device"], summary["data_dir"]) == (3, 1, "cpu", str(digits_folder))
+    assert summary["version"] == bayesprune.__version__
+    assert all(summary[key] for key in ("hardware", "torch", "python"))
+
+
+def test_form_of_the_metrics(finished):
+    rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["stage"], row["epoch"]) for row in rows] == [("dense", 1), ("pruned", 1), ("dependent", 1)]
+    assert all(set(row) == STAGE_KEYS | {"epoch", "loss"} for row in rows)
+
+
+def test_what_a_run_prints(command, tmp_path, digits_folder):
+    folder = tmp_path / "run[seed1]"
+    result = command("run", "--method", "vib", "--out", folder, "--data-dir", digits_folder, "--epochs", "1")
+    assert result.code == 0
+    assert result.err.splitlines()[0] == f"run folder: {folder}"
+    for stage in ("dense", "pruned"):
+        assert re.search(rf"^{stage} +epoch +1 of 1  loss .* error .* s$", result.err, re.MULTILINE)
+        assert re.search(rf"^│ {stage} +│ +[\d.]+ │ \d+-\d+-\d+ +│ +[\d.]+ │ +[\d.]+ │ +\d+ │$", result.out, re.MULTILINE)
+    assert "dependent" not in result.out
+    assert f"written to {folder}: summary.json" in result.out
+
+
+def test_default_folder(command, tmp_path, monkeypatch, digits_folder):
+    monkeypatch.chdir(tmp_path)
+    assert command("run", "--method", "bb", "--data-dir", digits_folder, "--epochs", "1").code == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert re.fullmatch(r"\d{8}-\d{6}-lenet-500-300-bb", folder.name)
+    assert (folder / "summary.json").exists()
+
+
+def test_stopped_by_the_user(command, tmp_path, monkeypatch, digits_folder):
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "run_main_job", stop)
+    result = command("run", "--out", tmp_path / "run", "--data-dir", digits_folder)
+    assert result.code == 130
+    assert "--resume" in result.err
+    assert "Traceback" not in result.err
