@@ -23,7 +23,6 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import bayesprune as bp
-from bayesprune.experiments.main_job import own_version
 from bayesprune.models import LeNet500300
 from bayesprune.noise import NoiseKeys
 from bayesprune.storage import append_row, make_folder
@@ -135,7 +134,7 @@ def main() -> None:
                 {
                     "benchmark": "step_cost", "contender": contender.name, "median_ms": median, "p10_ms": deciles[0], "p90_ms": deciles[-1],
                     "compile_s": contender.compile_seconds, "steps": len(contender.times), "batch": BATCH, "seed": 0, "device": hardware,
-                    "threads": torch.get_num_threads(), "torch": torch.__version__, "version": own_version(),
+                    "threads": torch.get_num_threads(), "torch": torch.__version__, "version": bp.__version__,
                 },
             )  # fmt: skip
     best = {

@@ -3,6 +3,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import bayesprune
 from bayesprune import cli
 from bayesprune.data.folders import DATA_VARIABLE
+from bayesprune.errors import InputError
 
 STAGE_KEYS = {"stage", "error", "kept", "speedup", "memory", "seconds"}
 
@@ -45,7 +47,10 @@ def test_module_runs_as_a_program():
     ("arguments", "parts"),
     [
         (("--help",), ("run", "data", "Examples", "bayesprune run")),
-        (("run", "--help"), ("Examples", "bayesprune run --network lenet5-caffe --tradeoff 4", "bayesprune run --resume runs/", "--kl-scale")),
+        (
+            ("run", "--help"),
+            ("Examples", "bayesprune run --network lenet5-caffe --tradeoff 4", "bayesprune run --resume runs/", "--kl-scale"),
+        ),
         (("data", "--help"), ("Examples", "bayesprune data --download cifar10")),
     ],
 )
@@ -70,7 +75,8 @@ def test_no_command_shows_the_help(command):
 
 
 @pytest.mark.parametrize(
-    "arguments", [("train",), ("run", "--netwrok", "x"), ("run", "--epochs", "three"), ("run", "--seed", "1.5"), ("run", "--kl-scale", "much")]
+    "arguments",
+    [("train",), ("run", "--netwrok", "x"), ("run", "--epochs", "three"), ("run", "--seed", "1.5"), ("run", "--kl-scale", "much")],
 )
 def test_usage_errors(command, arguments):
     result = command(*arguments)
@@ -121,6 +127,10 @@ def test_folder_without_data(command, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_folder_of_an_unknown_user(command, tmp_path):
+    assert refused(command("run", "--out", tmp_path / "run", "--data-dir", "~no-such-user/data"), "no such home folder")
+
+
 def change(path: Path, how):
     path.write_bytes(how(path.read_bytes()))
 
@@ -133,7 +143,10 @@ DAMAGE = {
         lambda folder: change(folder / "train-labels-idx1-ubyte", lambda content: content[:4] + b"\0\0\0\x0a" + content[8:18]),
         "600 images but 10 labels",
     ),
-    "label out of range": (lambda folder: change(folder / "train-labels-idx1-ubyte", lambda content: content[:-1] + b"\x0b"), "out of range"),
+    "label out of range": (
+        lambda folder: change(folder / "train-labels-idx1-ubyte", lambda content: content[:-1] + b"\x0b"),
+        "out of range",
+    ),
     "missing": (lambda folder: (folder / "t10k-images-idx3-ubyte").unlink(), "no t10k-images-idx3-ubyte"),
 }
 
@@ -182,7 +195,10 @@ def test_download_of_what_is_there(command, digits_folder):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, digits_folder):
     folder = tmp_path_factory.mktemp("cli") / "run"
-    cli.app(["run", "--out", str(folder), "--data-dir", str(digits_folder), "--epochs", "1", "--seed", "3"], standalone_mode=False)
+    cli.app(
+        ["run", "--out", str(folder), "--data-dir", str(digits_folder), "--epochs", "1", "--seed", "3", "--device", "cpu"],
+        standalone_mode=False,
+    )
     return folder
 
 
@@ -219,7 +235,7 @@ def test_form_of_the_metrics(finished):
 
 def test_what_a_run_prints(command, tmp_path, digits_folder):
     folder = tmp_path / "run[seed1]"
-    result = command("run", "--method", "vib", "--out", folder, "--data-dir", digits_folder, "--epochs", "1")
+    result = command("run", "--method", "vib", "--out", folder, "--data-dir", digits_folder, "--epochs", "1", "--device", "cpu")
     assert result.code == 0
     assert result.err.splitlines()[0] == f"run folder: {folder}"
     for stage in ("dense", "pruned"):
@@ -231,10 +247,37 @@ def test_what_a_run_prints(command, tmp_path, digits_folder):
 
 def test_default_folder(command, tmp_path, monkeypatch, digits_folder):
     monkeypatch.chdir(tmp_path)
-    assert command("run", "--method", "bb", "--data-dir", digits_folder, "--epochs", "1").code == 0
+    assert command("run", "--method", "bb", "--data-dir", digits_folder, "--epochs", "1", "--device", "cpu").code == 0
     (folder,) = (tmp_path / "runs").iterdir()
     assert re.fullmatch(r"\d{8}-\d{6}-lenet-500-300-bb", folder.name)
     assert (folder / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "gpu", "expected"),
+    [
+        ((), False, {"network": "lenet-500-300", "dataset": "mnist", "method": "dbb", "recipe": "fast", "device": "cpu", "seed": 0}),
+        ((), True, {"recipe": "paper", "device": "cuda"}),
+        (("--device", "cpu"), True, {"recipe": "fast", "device": "cpu"}),
+        (("--recipe", "paper"), False, {"recipe": "paper", "device": "cpu"}),
+        (("--network", "vgg-like"), False, {"dataset": "cifar10"}),
+        (("--network", "vgg-like", "--dataset", "cifar100"), False, {"dataset": "cifar100"}),
+        (("--kl-scale", 2, "--tradeoff", 3, "--epochs", 4, "--seed", 5), False, {"kl_scale": 2.0, "tradeoff": 3.0, "epochs": 4, "seed": 5}),
+        (("--before-norm",), False, {"before_norm": True}),
+        (("--after-activation",), False, {"before_norm": False}),
+    ],
+)
+def test_options_and_their_defaults(command, monkeypatch, tmp_path, options, gpu, expected):
+    configurations = []
+
+    def stop(config, folder, watcher):
+        configurations.append(asdict(config))
+        raise InputError("not now")
+
+    monkeypatch.setattr(cli, "run_main_job", stop)
+    monkeypatch.setattr(cli.torch.cuda, "is_available", lambda: gpu)
+    assert refused(command("run", "--out", tmp_path / "run", *options), "not now")
+    assert configurations[0].items() >= expected.items()
 
 
 def test_stopped_by_the_user(command, tmp_path, monkeypatch, digits_folder):

@@ -18,6 +18,7 @@ MAX_LINES = 400
 # one gets its place here and in ARCHITECTURE.md.
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
+    "version": set(),
     "noise": {"errors"},
     "distributions": {"errors"},
     "gates": {"distributions", "noise"},
@@ -29,7 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "cost": {"models"},
     "summary": {"gates", "cost"},
     "storage": {"errors"},
-    "training": {"data", "objective", "prediction", "attach", "cost", "summary", "storage"},
+    "training": {"data", "objective", "prediction", "attach", "cost", "summary", "storage", "version"},
     "experiments": {"training"},
     "report": {"experiments"},
 }

@@ -16,8 +16,7 @@ from bayesprune.objective import linear_warmup, negative_elbo, param_groups
 from bayesprune.prediction import predict
 from bayesprune.summary import Summary, summary
 from bayesprune.training import FitResult, fit
-
-__version__ = "0.1.0"
+from bayesprune.version import __version__
 
 __all__ = [
     "BayespruneError",

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from bayesprune import __version__
 from bayesprune.data import describe_datasets, load_dataset
+from bayesprune.data.folders import named_folder
 from bayesprune.errors import BayespruneError, InputError
 from bayesprune.experiments import RunConfig, read_config, run_main_job
 from bayesprune.models import build_network
@@ -20,6 +21,7 @@ from bayesprune.models.description import DescribedModel
 from bayesprune.report import draw_kept_units, stage_table
 from bayesprune.storage import read_rows
 from bayesprune.training.watching import ProgressBars
+from bayesprune.version import __version__
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,6 +29,13 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     help="Bayesian structured sparsification: learn which units of a network are needed, and take the others out.",
+    epilog="""**Examples**
+
+`bayesprune run` — prune LeNet-500-300 on the embedded MNIST, minutes on a laptop
+
+`bayesprune run --resume runs/20260101-120000-lenet-500-300-dbb` — go on where a run was stopped
+
+`bayesprune data` — the data sets and where they are""",
 )
 out = Console()
 err = Console(stderr=True)
@@ -90,21 +99,36 @@ def run(
         "epochs": epochs,
         "seed": seed,
         "device": device,
-        "data_dir": None if data_dir is None else str(data_dir),
+        "data_dir": None if data_dir is None else _absolute(data_dir),
         "before_norm": before_norm,
     }
     given = {name: value for name, value in given.items() if value is not None}
     if resume is not None:
+        if folder is not None:
+            raise InputError(f"--resume goes on in {resume}, --out {folder} asks for another folder; give one of them")
         config, folder = _check_same(read_config(resume), given, resume), resume
     else:
         config = _complete(given)
         folder = folder or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.network}-{config.method}"
-    err.print(f"run folder: {folder}", highlight=False, soft_wrap=True)
-    with ProgressBars(err) as watcher:
-        summary = run_main_job(config, folder, watcher)
+    err.print(f"run folder: {folder}", highlight=False, soft_wrap=True, markup=False)
+    try:
+        with ProgressBars(err) as watcher:
+            summary = run_main_job(config, folder, watcher)
+    except KeyboardInterrupt as stop:
+        advice = f"stopped; finished epochs are kept: go on with bayesprune run --resume {folder}"
+        err.print(advice, highlight=False, soft_wrap=True, markup=False)
+        raise typer.Exit(130) from stop
     _draw(folder, config)
     out.print(stage_table(summary))
-    out.print(f"written to {folder}: summary.json, metrics.jsonl, {FIGURE}, checkpoints/", highlight=False, soft_wrap=True)
+    written = f"written to {folder}: summary.json, metrics.jsonl, {FIGURE}, checkpoints/"
+    out.print(written, highlight=False, soft_wrap=True, markup=False)
+
+
+def _absolute(data_dir: Path) -> str:
+    """The data folder as it is found from anywhere: a run may be taken up from another place."""
+    folder = named_folder(data_dir)
+    assert folder is not None
+    return str(folder.absolute())
 
 
 def _complete(given: dict[str, Any]) -> RunConfig:
@@ -160,7 +184,7 @@ def data(
     for heading in ("data set", "images", "classes", "where"):
         table.add_column(heading, overflow="fold")
     for row in describe_datasets(data_dir):
-        table.add_row(row.name, row.images, str(row.classes), str(row.where))
+        table.add_row(row.name, row.images, str(row.classes), escape(row.where))
     out.print(table)
 
 
@@ -171,9 +195,6 @@ def main() -> None:
     except BayespruneError as error:
         err.print(f"error: {error}", style="red", highlight=False, soft_wrap=True, markup=False)
         sys.exit(2)
-    except KeyboardInterrupt:
-        err.print("stopped; finished epochs are kept: go on with bayesprune run --resume and the run's folder", highlight=False)
-        sys.exit(130)
 
 
 if __name__ == "__main__":

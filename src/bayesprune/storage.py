@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,6 +17,7 @@ from torch import Tensor
 from bayesprune.errors import StorageError
 
 _HEADER = "bayesprune"
+_UNFINISHED = re.compile(r"\..+\.\d+\.part")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -34,6 +36,18 @@ def write_bytes(path: Path, content: bytes) -> None:
         raise StorageError(
             f"cannot write {path}: {error.strerror}; what was there before is untouched. Free some space or choose another folder"
         ) from error
+
+
+def unfinished_files(folder: Path) -> list[Path]:
+    """What a process that was killed while it wrote has left in a folder."""
+    return [path for path in folder.iterdir() if _UNFINISHED.fullmatch(path.name)]
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a process that was killed while it wrote has left in a folder."""
+    for path in unfinished_files(folder):
+        with suppress(OSError):
+            path.unlink()
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -88,7 +102,7 @@ def make_folder(path: Path) -> None:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
     """Write tensors and a JSON description of them into one safetensors file, with a checksum."""
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    content = {"checksum": _checksum(plain), "description": dict(description)}
+    content = {"checksum": _checksum(plain, description), "description": dict(description)}
     write_bytes(path, save(plain, {_HEADER: json.dumps(content, allow_nan=False)}))
 
 
@@ -108,22 +122,24 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise StorageError(f"cannot read {path}: {error}; {advice}") from error
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise StorageError(f"{path} is damaged: {error}; {advice}") from error
-    if checksum != _checksum(tensors):
+    if checksum != _checksum(tensors, description):
         raise StorageError(f"{path} is damaged: its checksum does not match; {advice}")
     return tensors, description
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> int:
-    value = 0
+def _checksum(tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> int:
+    value = zlib.crc32(json.dumps(description, sort_keys=True).encode())
     for name in sorted(tensors):
-        value = zlib.crc32(name.encode(), value)
+        value = zlib.crc32(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode(), value)
         value = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, value)
     return value
 
 
 def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Make a rename durable, where the system can: Windows and some file systems have no such thing for folders."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -57,7 +57,7 @@ def numbers_of(folder):
 
 
 def run_with_kills(folder, options, kills, typical_seconds, seed):
-    """Kill a run so many times, each time a random part of what is left of it later; then let it finish. Returns how often it was killed."""
+    """Kill a run so many times, each time after a random part of it, then let it finish. Returns how often it was killed."""
     moments = random.Random(seed)
     for killed in range(kills):
         known = (folder / "config.json").exists()
@@ -76,7 +76,7 @@ def require_same_as_uninterrupted(tmp_path, digits_folder, epochs, kills):
     begun = time.perf_counter()
     assert wait(process)
     killed = run_with_kills(tmp_path / "killed", options, kills, time.perf_counter() - begun, seed=kills)
-    assert killed >= kills // 2, "the run was too short to be killed that often"
+    assert killed >= kills // 3, "the run was too short to be killed that often"
 
     summary, rows, tensors = numbers_of(tmp_path / "killed")
     expected_summary, expected_rows, expected_tensors = numbers_of(tmp_path / "through")
@@ -92,7 +92,7 @@ def require_same_as_uninterrupted(tmp_path, digits_folder, epochs, kills):
 
 
 def test_killed_run_ends_the_same(tmp_path, digits_folder):
-    require_same_as_uninterrupted(tmp_path, digits_folder, epochs=8, kills=6)
+    require_same_as_uninterrupted(tmp_path, digits_folder, epochs=6, kills=6)
 
 
 @pytest.mark.slow

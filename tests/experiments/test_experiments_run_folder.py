@@ -124,12 +124,14 @@ def test_resume_from_another_place(command, tmp_path, monkeypatch, make_digits):
     (tmp_path / "elsewhere").mkdir()
     make_digits(tmp_path / "data")
     monkeypatch.chdir(tmp_path)
-    assert command("run", "--method", "bb", "--epochs", "1", "--data-dir", "data", "--out", "run").code == 0
+    assert command("run", "--method", "bb", "--epochs", "1", "--device", "cpu", "--data-dir", "data", "--out", "run").code == 0
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert command("run", "--resume", tmp_path / "run").code == 0
 
 
-@pytest.mark.parametrize("option", [("--seed", 0), ("--method", "bb"), ("--epochs", 2), ("--network", "lenet-500-300"), ("--device", "cpu")])
+@pytest.mark.parametrize(
+    "option", [("--seed", 0), ("--method", "bb"), ("--epochs", 2), ("--network", "lenet-500-300"), ("--device", "cpu")]
+)
 def test_options_that_agree_may_be_repeated(command, finished, option):
     assert command("run", "--resume", finished, *option).code == 0
 
@@ -156,7 +158,8 @@ def test_options_that_contradict_the_run(command, stopped, option, parts):
 
 
 @pytest.mark.parametrize(
-    ("options", "named"), [(("--epochs", 3), "epochs"), (("--epochs", 2, "--seed", 1), "seed"), (("--epochs", 1, "--seed", 1), "epochs, seed")]
+    ("options", "named"),
+    [(("--epochs", 3), "epochs"), (("--epochs", 2, "--seed", 1), "seed"), (("--epochs", 1, "--seed", 1), "epochs, seed")],
 )
 def test_folder_of_another_configuration(command, config, finished, options, named):
     before = contents(finished)
@@ -167,7 +170,7 @@ def test_folder_of_another_configuration(command, config, finished, options, nam
 
 def test_folder_of_something_else(command, config, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    assert refused(command("run", "--out", tmp_path, "--data-dir", config.data_dir), "not empty and not a run's folder")
+    assert refused(command("run", "--out", tmp_path, "--device", "cpu", "--data-dir", config.data_dir), "not empty and not a run's folder")
     assert contents(tmp_path) == {"thesis.tex": b"years of work"}
 
 
@@ -187,7 +190,9 @@ def test_damaged_configuration(command, stopped, content):
 
 
 @pytest.mark.parametrize(
-    "change", [{"colour": "red"}, {"network": 5}, {"network": []}, {"epochs": "three"}, {"seed": None}, {"kl_scale": "much"}, {"device": 0}], ids=str
+    "change",
+    [{"colour": "red"}, {"network": 5}, {"network": []}, {"epochs": "three"}, {"seed": None}, {"kl_scale": "much"}, {"device": 0}],
+    ids=str,
 )
 def test_configuration_with_a_wrong_entry(command, config, stopped, change):
     (stopped / "config.json").write_text(json.dumps(asdict(config) | change))
@@ -215,7 +220,9 @@ def flip(content):
 
 
 @pytest.mark.parametrize("name", ["current", "dense"])
-@pytest.mark.parametrize("damage", [truncate, flip, lambda content: b"", lambda content: b"x" * 1000], ids=["truncated", "flip", "empty", "foreign"])
+@pytest.mark.parametrize(
+    "damage", [truncate, flip, lambda content: b"", lambda content: b"x" * 1000], ids=["truncated", "flip", "empty", "foreign"]
+)
 def test_damaged_checkpoint(command, stopped, name, damage):
     path = stopped / "checkpoints" / f"{name}.safetensors"
     path.write_bytes(damage(path.read_bytes()))

@@ -6,6 +6,7 @@ import pytest
 
 from bayesprune.errors import StorageError
 from bayesprune.report import draw_kept_units
+from bayesprune.report.figures import _times
 
 
 def rows_of(stages, gates, epochs=3, error=2.0):
@@ -83,6 +84,10 @@ def test_figure_shows_the_rows(tmp_path):
     for name, changes in (("base", {}), ("kept", {"kept": [1, 2]}), ("error", {"error": 99.0}), ("seconds", {"seconds": 100.0})):
         draw_kept_units([*rows[:-1], rows[-1] | changes], [100, 100], ["a", "b"], tmp_path / f"{name}.png")
     assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 4
+
+
+def test_time_goes_on_from_stage_to_stage():
+    assert _times(rows_of(("dense", "pruned", "dependent"), 1, epochs=2)) == [1.5, 3.0, 4.5, 6.0, 7.5, 9.0]
 
 
 def test_unwritable_folder(tmp_path):

@@ -52,7 +52,13 @@ def make_network() -> Callable[..., nn.Module]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             plain = nn.Sequential(
-                nn.Linear(FEATURES, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.3), nn.Linear(12, 10), nn.ReLU(), nn.Linear(10, CLASSES)
+                nn.Linear(FEATURES, 12),
+                nn.BatchNorm1d(12),
+                nn.ReLU(),
+                nn.Dropout(0.3),
+                nn.Linear(12, 10),
+                nn.ReLU(),
+                nn.Linear(10, CLASSES),
             )
             if method is None:
                 return plain

@@ -18,8 +18,8 @@ QUICK = Recipe(
     "quick",
     {
         "dense": StageRecipe(epochs=3, lr=1e-2, schedule="cosine"),
-        "pruned": StageRecipe(epochs=8, lr=1e-2, gate_lr=0.2, schedule="cosine"),
-        "dependent": StageRecipe(epochs=3, lr=1e-2, gate_lr=0.05, schedule="cosine"),
+        "pruned": StageRecipe(epochs=8, lr=1e-2, gate_speed=2.0, schedule="cosine"),
+        "dependent": StageRecipe(epochs=3, lr=1e-2, gate_speed=0.5, schedule="cosine"),
     },
 )
 

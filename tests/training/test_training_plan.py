@@ -83,7 +83,7 @@ def test_bad_kl_scale(kl_scale, gate_weights):
 
 def test_unknown_method():
     for call in (lambda: make_plan("ddb", PAPER, N), lambda: static_method("ddb"), lambda: default_tradeoff("ddb", PAPER)):
-        with pytest.raises(InputError, match="unknown method 'ddb'.*Did you mean 'dbb'"):
+        with pytest.raises(InputError, match=r"unknown method 'ddb'.*Did you mean 'dbb'"):
             call()
 
 

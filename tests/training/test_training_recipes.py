@@ -22,7 +22,7 @@ def test_paper_recipe():
     assert paper.batch_size == 100
     assert tuple(paper.stages) == STAGES
     for stage in paper.stages.values():
-        assert (stage.epochs, stage.lr, stage.gate_lr, stage.weight_decay, stage.schedule) == (200, 1e-3, None, 1e-4, "steps")
+        assert (stage.epochs, stage.lr, stage.gate_speed, stage.weight_decay, stage.schedule) == (200, 1e-3, 1.0, 1e-4, "steps")
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
@@ -31,7 +31,9 @@ def test_recipes_have_all_stages(recipe):
     assert find_recipe(recipe.name) is recipe
 
 
-@pytest.mark.parametrize(("name", "hint"), [("fsat", "Did you mean 'fast'"), ("papers", "Did you mean 'paper'"), ("", "fast"), ("FAST", "fast")])
+@pytest.mark.parametrize(
+    ("name", "hint"), [("fsat", "Did you mean 'fast'"), ("papers", "Did you mean 'paper'"), ("", "fast"), ("FAST", "fast")]
+)
 def test_unknown_recipe(name, hint):
     with pytest.raises(InputError, match="choose one of paper, fast") as raised:
         find_recipe(name)
@@ -42,7 +44,7 @@ def test_same_epochs_for_every_stage():
     fast = find_recipe("fast")
     changed = fast.with_epochs(3)
     assert [stage.epochs for stage in changed.stages.values()] == [3, 3, 3]
-    assert changed.stages["pruned"].gate_lr == fast.stages["pruned"].gate_lr
+    assert changed.stages["pruned"].gate_speed == fast.stages["pruned"].gate_speed
     assert changed.tradeoffs == fast.tradeoffs
     assert [stage.epochs for stage in fast.stages.values()] != [3, 3, 3]
 
@@ -64,7 +66,7 @@ def test_bad_epochs(epochs):
 
 @pytest.mark.parametrize(
     "setting",
-    [{name: value} for name in ("lr", "gate_lr") for value in (0.0, -1e-3, math.nan, math.inf)]
+    [{name: value} for name in ("lr", "gate_speed") for value in (0.0, -1e-3, math.nan, math.inf)]
     + [{"weight_decay": value} for value in (-1e-4, math.nan, math.inf)]
     + [{"kl_warmup": value} for value in (-0.1, 1.1, math.nan)]
     + [{"schedule": "cosin"}],

@@ -56,9 +56,11 @@ def test_adam_and_its_groups(make_trainer, method):
     assert sorted(grouped) == sorted(id(p) for p in made.model.parameters() if p.requires_grad)
 
 
-def test_gates_learn_at_a_rate_of_their_own(make_trainer):
-    made = make_trainer("bb", StageRecipe(epochs=1, lr=1e-3, gate_lr=0.25))
-    assert [group["lr"] for group in made.optimizer.param_groups] == [1e-3, 0.25]
+@pytest.mark.parametrize(("method", "rate"), [("bb", 5e-2), ("dbb", 5e-2), ("vib", 5e-2), ("l0", 5e-3)])
+def test_gates_learn_faster(make_trainer, method, rate):
+    made = make_trainer(method, StageRecipe(epochs=4, lr=1e-3, gate_speed=5.0))
+    made.train_epoch(nothing)
+    assert [group["lr"] for group in made.optimizer.param_groups] == pytest.approx([1e-3, rate])
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -79,7 +81,7 @@ def test_gates_are_never_decayed(make_trainer, method):
     ("schedule", "factors"), [("steps", [1, 1, 1, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01]), ("cosine", [1, None, None, None, None, 0.5])]
 )
 def test_learning_rates_over_a_stage(make_trainer, monkeypatch, schedule, factors):
-    made = make_trainer("bb", StageRecipe(epochs=10, lr=1e-3, gate_lr=1e-1, schedule=schedule))
+    made = make_trainer("bb", StageRecipe(epochs=10, lr=1e-3, gate_speed=10.0, schedule=schedule))
     seen = []
     step = made.optimizer.step
     monkeypatch.setattr(made.optimizer, "step", lambda: (seen.append([g["lr"] for g in made.optimizer.param_groups]), step()))
@@ -183,6 +185,14 @@ def test_noise_of_an_epoch_does_not_depend_on_the_global_generator(make_trainer)
         made.train_epoch(nothing)
         states.append(made.state())
     assert same(*states)
+
+
+def test_noise_is_new_in_every_step_of_every_epoch(make_trainer):
+    made, keys = make_trainer("bb"), []
+    for _ in range(2):
+        made.train_epoch(lambda loss: keys.extend(key for gate in gates(made.model).values() for key in gate.noise_key.tolist()))
+    assert len(keys) == 2 * len(made.source) * 2 * len(gates(made.model))
+    assert len({tuple(key) for key in keys}) == len(keys)
 
 
 @pytest.mark.parametrize("method", METHODS)

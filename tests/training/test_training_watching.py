@@ -6,7 +6,16 @@ from rich.console import Console
 
 from bayesprune.training.watching import ProgressBars, Silent, describe_row
 
-ROW = {"stage": "pruned", "epoch": 3, "loss": 12.3456, "error": 1.678, "kept": [784, 499.6, 300], "speedup": 12.34, "memory": 5.0, "seconds": 61.4}
+ROW = {
+    "stage": "pruned",
+    "epoch": 3,
+    "loss": 12.3456,
+    "error": 1.678,
+    "kept": [784, 499.6, 300],
+    "speedup": 12.34,
+    "memory": 5.0,
+    "seconds": 61.4,
+}
 
 
 def play(watcher):

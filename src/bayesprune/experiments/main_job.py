@@ -2,9 +2,8 @@
 
 import platform
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 import torch.nn.functional as F
@@ -13,13 +12,16 @@ from bayesprune.data import Dataset, TensorBatches, load_dataset
 from bayesprune.errors import InputError, RunFolderError, StorageError
 from bayesprune.experiments.settings import gate_weights, usual_tradeoff
 from bayesprune.models import NETWORKS, build_network
+from bayesprune.models.description import DescribedModel
 from bayesprune.noise import derive_seed
 from bayesprune.storage import read_json, write_json
+from bayesprune.training.devices import usable_device
 from bayesprune.training.plan import make_plan
 from bayesprune.training.recipes import find_recipe
 from bayesprune.training.stages import StagedRun, run_stages
 from bayesprune.training.store import CONFIGURATION, RunStore
 from bayesprune.training.watching import Watcher
+from bayesprune.version import __version__
 
 SUMMARY = "summary.json"
 
@@ -60,10 +62,22 @@ def read_config(folder: Path) -> RunConfig:
     path = folder / CONFIGURATION
     if not path.exists():
         raise RunFolderError(f"{folder} is not a run's folder: it has no {CONFIGURATION}; give the folder that an earlier run printed")
-    try:
-        return RunConfig(**read_json(path))
-    except TypeError as error:
-        raise StorageError(f"{path} is damaged or of another version: {error}") from error
+    stored = read_json(path)
+    known = get_type_hints(RunConfig)
+    if not isinstance(stored, dict):
+        raise StorageError(f"{path} is damaged: it holds no settings; put a good copy in its place or start a new run")
+    wrong = [name for name in sorted(known.keys() | stored.keys()) if name not in known or name not in stored]
+    wrong += [name for name, kind in known.items() if name in stored and not _is_a(stored[name], kind)]
+    if wrong:
+        raise StorageError(
+            f"{path} is damaged or of another version: see {', '.join(wrong)}; put a good copy in its place or start a new run"
+        )
+    return RunConfig(**stored)
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    """Whether a value from JSON may stand for this type; a whole number may stand for a fraction."""
+    return isinstance(value, kind) or (type(value) is int and isinstance(float(value), kind))
 
 
 def run_main_job(config: RunConfig, folder: Path, watcher: Watcher) -> dict[str, Any]:
@@ -101,37 +115,23 @@ def run_main_job(config: RunConfig, folder: Path, watcher: Watcher) -> dict[str,
     return summary
 
 
-def usable_device(name: str) -> torch.device:
-    """A device by name, or an error that says why not."""
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"device '{name}' cannot be used here ({reason}); 'cpu' always works") from error
-    return device
-
-
 def surroundings(device: torch.device) -> dict[str, str]:
     """Hardware and versions, for the record."""
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, {torch.get_num_threads()} threads"
-    return {"hardware": hardware, "torch": torch.__version__, "python": platform.python_version(), "version": own_version()}
-
-
-def own_version() -> str:
-    """The installed version of bayesprune."""
-    try:
-        return version("bayesprune")
-    except PackageNotFoundError:
-        return "unknown"
+    return {"hardware": hardware, "torch": torch.__version__, "python": platform.python_version(), "version": __version__}
 
 
 def _check_fit(network: str, data: Dataset) -> None:
     """Refuse a data set whose images the network cannot take."""
-    build_network(network)  # an unknown name is refused here, with the names that are known
+    model = build_network(network)  # an unknown name is refused here, with the names that are known
     if data.name not in NETWORKS[network].datasets:
         raise InputError(
             f"{network} is made for {', '.join(NETWORKS[network].datasets)}, not for {data.name}; choose another --network or --dataset"
+        )
+    assert isinstance(model, DescribedModel)
+    if data.image_shape != tuple(model.input_shape):
+        raise InputError(
+            f"{network} takes images of shape {tuple(model.input_shape)}, but these are {data.image_shape}; choose another --data-dir"
         )
 
 

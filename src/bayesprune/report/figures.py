@@ -71,4 +71,4 @@ def _shade_stages(rows: list[dict[str, Any]], times: list[float], panels: tuple[
         panels[0].text((start + end) / 2, 104, stage, ha="center", va="center", fontsize=9, color=_INK)
         start = end
     for axes in panels:
-        axes.set_xlim(0, max(times))
+        axes.set_xlim(0, max(times) or 1.0)

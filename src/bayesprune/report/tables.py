@@ -26,4 +26,4 @@ def stage_table(summary: dict[str, Any]) -> Table:
 def join_units(kept: Sequence[float]) -> str:
     """Units as the paper prints them, 784-500-300; long networks are shortened in the middle."""
     parts = [f"{units:.0f}" for units in kept]
-    return "-".join(parts if len(parts) <= 8 else [*parts[:4], "…", *parts[-3:]])
+    return "-".join(parts if len(parts) <= 6 else [*parts[:3], "…", *parts[-2:]])

@@ -41,7 +41,8 @@ def evaluate(model: nn.Module, source: BatchSource, loss: LossFunction) -> Evalu
     total_loss = wrong = samples = 0.0
     classifying = True
     try:
-        with evaluating(model):
+        # A DataLoader draws from torch's global generator, whatever its order: that of the user stays as it is.
+        with evaluating(model), torch.random.fork_rng(devices=[]):
             for inputs, targets in source.in_order():
                 outputs = model(inputs)
                 samples += len(inputs)

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 
 from bayesprune.attach import sparsify
 from bayesprune.errors import InputError
-from bayesprune.objective import KLScale
+from bayesprune.objective import KLScale, gate_scales
+from bayesprune.training.devices import usable_device
 from bayesprune.training.evaluation import LossFunction
 from bayesprune.training.plan import Plan, make_plan, static_method
 from bayesprune.training.recipes import Recipe, StageName, find_recipe
@@ -88,7 +89,7 @@ def fit(
     chosen = find_recipe(recipe) if isinstance(recipe, str) else recipe
     if epochs is not None:
         chosen = chosen.with_epochs(epochs)
-    target = torch.device(device) if device is not None else next(model.parameters()).device
+    target = usable_device(device) if device is not None else next(model.parameters()).device
     training = LoaderBatches(loader, target, n_data)
     test = LoaderBatches(validation, target) if validation is not None else None
     plan = make_plan(
@@ -103,12 +104,20 @@ def fit(
         pretrain=pretrain,
     )
     own = copy.deepcopy(model).to(target)
-    # Whatever is wrong with the model or the hyper-parameters should show before the first epoch, not after the last of pretraining.
-    sparsify(own, static_method(method), example_inputs=_to(example_inputs, target), before_norm=before_norm, **plan.hyperparameters)
+    _check(own, plan, _to(example_inputs, target))
     store = NoStore() if checkpoints is None else RunStore(Path(checkpoints), _describe(plan, own))
     with ProgressBars() if progress else nullcontext(Silent()) as watcher:
         outcome = run_stages(own, plan, training, test, loss, store, watcher)
     return FitResult(outcome.model, outcome.results, outcome.rows)
+
+
+def _check(model: nn.Module, plan: Plan, example_inputs: Tensor | None) -> None:
+    """Whatever is wrong with the model or the hyper-parameters should show before the first epoch, not after the last of pretraining."""
+    with torch.random.fork_rng(devices=[]):
+        gated = sparsify(
+            model, static_method(plan.method), example_inputs=example_inputs, before_norm=plan.before_norm, **plan.hyperparameters
+        )
+    gate_scales(gated, plan.kl_scale)
 
 
 def _to(example_inputs: Tensor | None, device: torch.device) -> Tensor | None:

@@ -35,12 +35,18 @@ class StageRecipe:
     kl_warmup: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.epochs < 1:
-            raise InputError(f"a stage has at least 1 epoch, not {self.epochs}")
+        if not isinstance(self.epochs, int) or self.epochs < 1:
+            raise InputError(f"a stage has a whole number of epochs, at least 1, not {self.epochs}")
         for name in ("lr", "gate_speed"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise InputError(f"{name} must be a finite number above zero, not {value}")
+        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise InputError(f"weight_decay must be finite and not negative, not {self.weight_decay}")
+        if not 0.0 <= self.kl_warmup <= 1.0:
+            raise InputError(f"kl_warmup is a share of the stage, from 0 to 1, not {self.kl_warmup}")
+        if self.schedule not in ("steps", "cosine"):
+            raise InputError(f"schedule is 'steps' or 'cosine', not '{self.schedule}'")
 
     def rate_factor(self, progress: float) -> float:
         """The factor on the learning rates when ``progress`` of the stage, from 0 to 1, is done."""
@@ -67,7 +73,7 @@ class Recipe:
 
     def with_epochs(self, epochs: int | Mapping[StageName, int]) -> "Recipe":
         """The same with another number of epochs: one for every stage, or some by name."""
-        by_stage = dict.fromkeys(self.stages, epochs) if isinstance(epochs, int) else epochs
+        by_stage = epochs if isinstance(epochs, Mapping) else dict.fromkeys(self.stages, epochs)
         unknown = set(by_stage) - set(self.stages)
         if unknown:
             raise InputError(f"unknown stages {sorted(unknown)}; there are {', '.join(self.stages)}")

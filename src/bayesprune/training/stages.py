@@ -61,7 +61,7 @@ def run_stages(
         assert record.result is not None
         results.append(record.result)
         watcher.stage_finished(record.result)
-    store.take_up(rows)
+    store.finish(rows)
     return StagedRun(model, results, rows)
 
 

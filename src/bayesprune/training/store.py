@@ -8,7 +8,17 @@ from typing import Any
 from torch import Tensor
 
 from bayesprune.errors import RunFolderError, StorageError
-from bayesprune.storage import append_row, make_folder, read_json, read_tensors, write_json, write_rows, write_tensors
+from bayesprune.storage import (
+    append_row,
+    make_folder,
+    read_json,
+    read_tensors,
+    remove_unfinished,
+    unfinished_files,
+    write_json,
+    write_rows,
+    write_tensors,
+)
 from bayesprune.training.recipes import StageName
 
 
@@ -54,7 +64,7 @@ def claim_folder(folder: Path, configuration: dict[str, Any]) -> None:
             raise RunFolderError(
                 f"{folder} holds a run of another configuration (it differs in {', '.join(differing)}); choose another folder"
             )
-    elif any(folder.iterdir()):
+    elif set(folder.iterdir()) - set(unfinished_files(folder)):
         raise RunFolderError(f"{folder} is not empty and not a run's folder: it has no {CONFIGURATION}; choose another one")
     else:
         write_json(path, wanted)
@@ -75,6 +85,8 @@ class RunStore:
         self.metrics = folder / "metrics.jsonl"
         claim_folder(folder, configuration)
         make_folder(self.checkpoints)
+        remove_unfinished(self.folder)
+        remove_unfinished(self.checkpoints)
 
     def load(self, stage: StageName) -> tuple[dict[str, Tensor], StageRecord] | None:
         """The finished stage, or the one in progress if it is this one; None where there is neither."""
@@ -100,6 +112,11 @@ class RunStore:
 
     def append(self, row: dict[str, Any]) -> None:
         append_row(self.metrics, row)
+
+    def finish(self, rows: list[dict[str, Any]]) -> None:
+        """The run is complete: these are its rows, and nothing is in progress any more."""
+        self.take_up(rows)
+        self._current().unlink(missing_ok=True)
 
     def describe(self) -> str:
         """What to tell a user whose training failed."""
@@ -129,6 +146,9 @@ class NoStore(RunStore):
 
     def append(self, row: dict[str, Any]) -> None:
         """Nothing to append to."""
+
+    def finish(self, rows: list[dict[str, Any]]) -> None:
+        """Nothing to finish."""
 
     def describe(self) -> str:
         return "no checkpoint was kept: give a folder to keep them"

@@ -77,15 +77,19 @@ class StageTrainer:
             for step, (inputs, targets) in enumerate(self.source.epoch(self.seed, self.epoch)):
                 keys(step)
                 self._set_rates((self.epoch + step / steps) / self.recipe.epochs)
-                value = self._step(inputs, targets, self.epoch * steps + step).detach()
+                objective = self._objective(inputs, targets, self.epoch * steps + step)
+                value = objective.detach()
                 total += value
-                # Looking at the loss makes a GPU wait; on the processor it costs nothing.
+                # Before the update, which would carry a NaN into every parameter. Looking at the loss makes a GPU wait; on the processor
+                # it costs nothing.
                 if self.device.type == "cpu" or step % _CHECK_EVERY == 0 or step + 1 == steps:
                     recent = float(value)
                     self._check(recent if recent != recent else float(total), inputs, step)
+                self._update(objective)
                 on_step(recent)
                 if self.device.type == "cpu" and step % _FLUSH_EVERY == 0:
                     self._flush_tiny()
+        self._check_parameters(inputs)
         self.epoch += 1
         return float(total) / steps
 
@@ -107,16 +111,17 @@ class StageTrainer:
                 self.optimizer.state[parameter] = {key.split("/")[1]: tensors[key].to(self.device).clone() for key in keys}
         self.epoch = epoch
 
-    def _step(self, inputs: Tensor, targets: Tensor, global_step: int) -> Tensor:
+    def _objective(self, inputs: Tensor, targets: Tensor, global_step: int) -> Tensor:
         nll = self.loss(self.model(inputs), targets)
-        objective = nll
-        if self.gated:
-            warmup = linear_warmup(global_step, int(self.recipe.kl_warmup * self.recipe.epochs * len(self.source)))
-            objective = negative_elbo(nll, self.model, self.source.n_data, self.kl_scale, warmup)
+        if not self.gated:
+            return nll
+        warmup = linear_warmup(global_step, int(self.recipe.kl_warmup * self.recipe.epochs * len(self.source)))
+        return negative_elbo(nll, self.model, self.source.n_data, self.kl_scale, warmup)
+
+    def _update(self, objective: Tensor) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         objective.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
-        return objective
 
     @torch.no_grad()
     def _flush_tiny(self) -> None:
@@ -154,6 +159,12 @@ class StageTrainer:
         place = find_nonfinite(self.model, inputs)
         raise DivergedError(f"the loss became {loss} in epoch {self.epoch + 1}, step {step + 1}; it began in {place}")
 
+    def _check_parameters(self, inputs: Tensor) -> None:
+        """A gradient may be NaN where its loss is finite: what the last update of an epoch did shows in no loss before it is stored."""
+        if not all(bool(parameter.isfinite().all()) for parameter in self.model.parameters()):
+            place = find_nonfinite(self.model, inputs)
+            raise DivergedError(f"the last update of epoch {self.epoch + 1} was not finite; it shows in {place}")
+
 
 def load_model(model: nn.Module, tensors: Mapping[str, Any]) -> None:
     """Load the model's part of a checkpoint."""
@@ -161,4 +172,4 @@ def load_model(model: nn.Module, tensors: Mapping[str, Any]) -> None:
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        raise StorageError(f"the checkpoint does not belong to this model: {error}") from error
+        raise StorageError(f"the checkpoint does not belong to this model: {' '.join(str(error).split())}") from error
