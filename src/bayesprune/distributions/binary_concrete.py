@@ -16,4 +16,6 @@ def sample(logits: Tensor, uniform: Tensor, temperature: float) -> Tensor:
 
     As the temperature falls to zero, z becomes one with probability p and zero otherwise.
     """
-    return torch.sigmoid((logits + torch.logit(uniform, eps=UNIT_EPS)) * (1.0 / temperature))
+    scale = 1.0 / temperature
+    # The logits are one vector for a whole batch as a rule: scaling them before they are spread spares two passes over the batch.
+    return torch.sigmoid(torch.add(logits * scale, torch.logit(uniform, eps=UNIT_EPS), alpha=scale))
