@@ -206,7 +206,8 @@ def test_the_noise_on_beta_is_shared_in_the_batch(with_noise):
     x = torch.full((20_000, 4), 1e-7)
     for step in range(3):
         keys.set(keys.for_steps(step, 1)[0])
-        phi = (0.5 + F.softplus(torch.tensor(-1.0)) * gate.normal(1, (4,), gate.raw_a)).clamp(0, 1)
+        shared = torch.special.ndtri(gate.uniform(0, (2, 4), gate.raw_a)[1])
+        phi = (0.5 + F.softplus(torch.tensor(-1.0)) * shared).clamp(0, 1)
         frequency = (gate(x) * 1e7).mean(0)
         assert ((frequency - phi).abs() < 5 * (phi * (1 - phi) / 20_000).sqrt() + 1e-3).all()
 

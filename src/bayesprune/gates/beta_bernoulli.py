@@ -55,7 +55,7 @@ class BetaBernoulli(Gate):
 
     method = "bb"
     tradeoff_meaning = "factor on the KL divergence (gamma)"
-    noise_draws = 2
+    noise_draws = 1
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ class BetaBernoulli(Gate):
         return self.keep_probability() >= self.threshold
 
     def sample_mask(self, x: Tensor) -> Tensor:
-        log_pi = sample_log_pi(self.raw_a, self.raw_b, self.uniform(0, (self.num_units,), self.raw_a))
-        uniform = self.uniform(1, (x.shape[0], self.num_units), self.raw_a)
-        return binary_concrete.sample(logit_of_log(log_pi), uniform, self.temperature)
+        for_batch, for_samples = self.uniform(0, (1 + x.shape[0], self.num_units), self.raw_a).tensor_split([1])
+        log_pi = sample_log_pi(self.raw_a, self.raw_b, for_batch[0])
+        return binary_concrete.sample(logit_of_log(log_pi), for_samples, self.temperature)
 
     def mean_mask(self, x: Tensor) -> Tensor:
         probability = self.keep_probability()

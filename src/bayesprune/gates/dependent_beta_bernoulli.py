@@ -47,7 +47,7 @@ class DependentBetaBernoulli(Gate):
 
     method = "dbb"
     tradeoff_meaning = "factor on the KL divergence (gamma) of the BB stage that it starts from"
-    noise_draws = 4
+    noise_draws = 1
 
     raw_a: Tensor
     raw_b: Tensor
@@ -113,15 +113,17 @@ class DependentBetaBernoulli(Gate):
         return probability >= self.threshold if x is None else probability > self.threshold
 
     def sample_mask(self, x: Tensor) -> Tensor:
-        per_unit, per_sample = (self.num_units,), (x.shape[0], self.num_units)
-        log_pi = sample_log_pi(self.raw_a, self.raw_b, self.uniform(0, per_unit, self.raw_a))
-        deviation = F.softplus(self.raw_shift_std) * self.normal(1, per_unit, self.raw_a)
+        batch = x.shape[0]
+        noise = self.uniform(0, (2 + 2 * batch, self.num_units), self.raw_a)
+        for_batch, for_pi, for_phi = noise.tensor_split([2, 2 + batch])
+        log_pi = sample_log_pi(self.raw_a, self.raw_b, for_batch[0])
+        deviation = F.softplus(self.raw_shift_std) * torch.special.ndtri(for_batch[1])
         phi = self._phi(self._standardised(x, update=True) + deviation)
         if self.relaxation == "single":
             log_p = log_pi + torch.log(phi)
-            return binary_concrete.sample(logit_of_log(log_p), self.uniform(2, per_sample, self.raw_a), self.temperature)
-        from_pi = binary_concrete.sample(logit_of_log(log_pi), self.uniform(2, per_sample, self.raw_a), self.temperature)
-        from_phi = binary_concrete.sample(torch.logit(phi, eps=UNIT_EPS), self.uniform(3, per_sample, self.raw_a), self.temperature)
+            return binary_concrete.sample(logit_of_log(log_p), for_pi, self.temperature)
+        from_pi = binary_concrete.sample(logit_of_log(log_pi), for_pi, self.temperature)
+        from_phi = binary_concrete.sample(torch.logit(phi, eps=UNIT_EPS), for_phi, self.temperature)
         return from_pi * from_phi
 
     def mean_mask(self, x: Tensor) -> Tensor:
