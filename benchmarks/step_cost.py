@@ -77,7 +77,8 @@ class Contender:
         """One training step."""
         batch = index % (len(self.inputs) // BATCH)
         chosen = slice(batch * BATCH, (batch + 1) * BATCH)
-        self.keys.set(self.table[index])
+        if self.keys.streams:
+            self.keys.set(self.table[index])
         loss = self.objective(self.inputs[chosen], self.targets[chosen])
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()

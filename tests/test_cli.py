@@ -104,7 +104,9 @@ def test_usage_errors(command, arguments):
         (("--epochs", "-3"), ("at least 1",)),
         (("--network", "vgg-like", "--dataset", "mnist"), ("vgg-like is made for cifar10, cifar100, not for mnist", "--network")),
         (("--network", "vgg-like"), ("cifar10 is not in",)),
-        (("--dataset", "cifar10"), ("cifar10 is not in",)),
+        (("--dataset", "cifar10"), ("lenet-500-300 is made for mnist, not for cifar10",)),
+        (("--tradeoff", "4", "--kl-scale", "2"), ("--kl-scale takes the place of --tradeoff",)),
+        (("--method", "cd", "--tradeoff", "4"), ("has no trade-off",)),
     ],
     ids=" ".join,
 )

@@ -8,7 +8,7 @@ from bayesprune.attach import make_dependent, sparsify
 from bayesprune.errors import InputError
 from bayesprune.gates import METHODS, gates
 from bayesprune.models import LeNet5Caffe
-from bayesprune.objective import gate_scales, kept_units, linear_warmup, negative_elbo, param_groups
+from bayesprune.objective import gate_scales, linear_warmup, negative_elbo, param_groups
 
 NLL = torch.tensor(2.0)
 
@@ -164,8 +164,8 @@ def test_a_model_without_gates_has_one_group():
     assert (group["name"], group["lr"], group["weight_decay"], len(group["params"])) == ("weights", 0.1, 0.2, 6)
 
 
-def test_kept_units(gated):
-    assert kept_units(gated) == [4, 3]
-    with torch.no_grad():
-        next(iter(gates(gated).values())).raw_a[:3] = -9.0
-    assert kept_units(gated) == [1, 3]
+def test_layers_that_no_penalty_covers_are_decayed():
+    model = sparsify(plain(), "l0", include=["3"])
+    decays = {id(p): group["weight_decay"] for group in param_groups(model, weight_decay=0.1) for p in group["params"]}
+    assert decays[id(model[0].weight)] == decays[id(model[0].bias)] == 0.1
+    assert decays[id(model[3].weight)] == decays[id(model[1].weight)] == 0.0

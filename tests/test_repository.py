@@ -20,7 +20,7 @@ ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
     "noise": {"errors"},
-    "distributions": {"errors"},
+    "distributions": set(),
     "gates": {"distributions", "noise"},
     "models": {"noise"},
     "data": {"noise"},

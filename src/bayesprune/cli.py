@@ -14,6 +14,7 @@ from rich.table import Table
 
 from bayesprune.data import describe_datasets, load_dataset
 from bayesprune.data.folders import named_folder
+from bayesprune.data.mnist import find_mnist
 from bayesprune.errors import BayespruneError, InputError
 from bayesprune.experiments import RunConfig, read_config, run_main_job
 from bayesprune.models import build_network
@@ -138,8 +139,11 @@ def _complete(given: dict[str, Any]) -> RunConfig:
     build_network(network)
     if network == "vgg-like":
         settings.setdefault("dataset", "cifar10")
+    from_environment = named_folder(None)
+    if from_environment is not None and (settings.get("dataset", RunConfig.dataset) != "mnist" or find_mnist(from_environment)):
+        settings.setdefault("data_dir", str(from_environment.absolute()))
     settings.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")
-    settings.setdefault("recipe", "fast" if settings["device"] == "cpu" else "paper")
+    settings.setdefault("recipe", "paper" if str(settings["device"]).startswith("cuda") else "fast")
     return replace(RunConfig(), **settings)
 
 

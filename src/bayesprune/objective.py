@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -70,15 +70,19 @@ def param_groups(model: nn.Module, lr: float = 1e-3, gate_lr: float | None = Non
         model: the gated model; parameters that do not require a gradient are left out.
         lr: of the weights.
         gate_lr: of the gates; by default ``lr`` times the factor that the method was published with, 10 for most.
-        weight_decay: of the weights. Methods whose penalty contains the weights' own regulariser (L0, CD) are not decayed a second time.
+        weight_decay: of the weights. Where the gates' penalty contains the weights' own regulariser (L0, CD), it is left to the layers that
+            no gate controls.
     """
     found = gates(model)
     of_gates = {id(p) for gate in found.values() for p in gate.parameters(recurse=False)}
     trained = [p for p in model.parameters() if p.requires_grad]
-    decay = 0.0 if any(gate.penalises_weights for gate in found.values()) else weight_decay
-    groups: list[dict[str, Any]] = [
-        {"name": "weights", "params": [p for p in trained if id(p) not in of_gates], "lr": lr, "weight_decay": decay}
-    ]
+    weights = [p for p in trained if id(p) not in of_gates]
+    decayed = _uncontrolled(model) if any(gate.penalises_weights for gate in found.values()) else {id(p) for p in weights}
+    groups: list[dict[str, Any]] = []
+    for own, decay in ((False, 0.0), (True, weight_decay)):
+        chosen = [p for p in weights if (id(p) in decayed) is own]
+        if chosen:
+            groups.append({"name": "weights", "params": chosen, "lr": lr, "weight_decay": decay})
     if found:
         factor = min(gate.gate_lr_factor for gate in found.values())
         rate = lr * factor if gate_lr is None else gate_lr
@@ -86,6 +90,8 @@ def param_groups(model: nn.Module, lr: float = 1e-3, gate_lr: float | None = Non
     return groups
 
 
-def kept_units(model: nn.Module) -> list[int]:
-    """How many units each gate keeps, in network order; for input-dependent gates, those that some input may use."""
-    return [int(gate.keep().sum()) for gate in gates(model).values()]
+def _uncontrolled(model: nn.Module) -> set[int]:
+    """The parameters of layers with a weight matrix that no gate controls, by identity."""
+    controlled = {id(each.layer) for gate in gates(model).values() for each in gate.controlled}
+    layers = [module for module in model.modules() if isinstance(getattr(module, "weight", None), Tensor) and id(module) not in controlled]
+    return {id(p) for layer in layers if cast(Tensor, layer.weight).ndim > 1 for p in layer.parameters(recurse=False)}

@@ -148,3 +148,15 @@ def test_linear_layers_over_tokens_are_gated_along_their_features(shape):
         gates(gated)["0.input_gate"].mu[0] = 3.0
     expected = model(x * torch.tensor([3.0, 1.0, 1.0, 1.0]))
     torch.testing.assert_close(gated(x), expected)
+
+
+def test_a_sequential_with_a_forward_of_its_own_is_not_a_chain():
+    class Residual(nn.Sequential):
+        def forward(self, x):
+            return x + super().forward(x)
+
+    with pytest.raises(InputError, match="does not know where gates go in a Residual"):
+        chain_places(Residual(nn.Linear(4, 4), nn.ReLU()))
+    places, left_alone = chain_places(nn.Sequential(nn.Linear(4, 4), Residual(nn.Linear(4, 4)), nn.Linear(4, 2)))
+    assert [place.site for place in places] == ["0", "2"]
+    assert [(row.layer, row.reason) for row in left_alone] == [("1", "Residual is not a layer that sparsify knows")]

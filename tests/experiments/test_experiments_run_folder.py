@@ -85,7 +85,9 @@ def test_configuration_is_there_before_anything_else(config, tmp_path, monkeypat
         run_main_job(config, tmp_path / "run", Silent())
     assert set(contents(tmp_path / "run")) == {"config.json"}
     assert read_config(tmp_path / "run") == config
-    assert json.loads((tmp_path / "run" / "config.json").read_text()) == asdict(config)
+    stored = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert [stage["epochs"] for stage in stored.pop("stages").values()] == [2, 2, 2]
+    assert stored == asdict(config)
 
 
 def test_stopped_run_is_taken_up(command, finished_once, stopped):
@@ -114,9 +116,33 @@ def test_finished_run_is_left_as_it_is(command, finished):
 
 
 def test_run_with_only_its_configuration_starts_over(command, config, finished_once, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(asdict(config)))
+    shutil.copy(finished_once / "config.json", tmp_path)
     assert command("run", "--resume", tmp_path).code == 0
     assert without_seconds(tmp_path) == without_seconds(finished_once)
+
+
+def test_recipe_that_has_changed_since(command, config, finished_once, tmp_path):
+    """What a recipe's name meant when the run began is part of its configuration."""
+    stored = json.loads((finished_once / "config.json").read_text())
+    stored["stages"]["pruned"]["lr"] = 0.5
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    assert refused(command("run", "--resume", tmp_path), "differs in stages")
+
+
+def test_finished_run_needs_neither_its_data_nor_its_device(command, finished_once, tmp_path):
+    shutil.copytree(finished_once, tmp_path / "run")
+    for name in ("config.json", "summary.json"):
+        content = json.loads((tmp_path / "run" / name).read_text()) | {"data_dir": str(tmp_path / "gone"), "device": "cuda:7"}
+        (tmp_path / "run" / name).write_text(json.dumps(content))
+    before = (tmp_path / "run" / "summary.json").read_bytes()
+    assert command("run", "--resume", tmp_path / "run").code == 0
+    assert (tmp_path / "run" / "summary.json").read_bytes() == before
+
+
+def test_folder_from_the_environment_is_remembered(command, digits_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("BAYESPRUNE_DATA", str(digits_folder))
+    assert command("run", "--method", "bb", "--epochs", 1, "--device", "cpu", "--out", tmp_path / "run").code == 0
+    assert read_config(tmp_path / "run").data_dir == str(digits_folder)
 
 
 def test_resume_from_another_place(command, tmp_path, monkeypatch, make_digits):
@@ -159,7 +185,7 @@ def test_options_that_contradict_the_run(command, stopped, option, parts):
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [(("--epochs", 3), "epochs"), (("--epochs", 2, "--seed", 1), "seed"), (("--epochs", 1, "--seed", 1), "epochs, seed")],
+    [(("--epochs", 3), "epochs, stages"), (("--epochs", 2, "--seed", 1), "seed"), (("--epochs", 1, "--seed", 1), "epochs, seed, stages")],
 )
 def test_folder_of_another_configuration(command, config, finished, options, named):
     before = contents(finished)

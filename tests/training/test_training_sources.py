@@ -1,6 +1,6 @@
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, TensorDataset
 
 from bayesprune.errors import InputError
 from bayesprune.training.sources import LoaderBatches
@@ -66,3 +66,29 @@ def test_batches_that_are_not_pairs(sample):
     source = LoaderBatches(DataLoader([sample] * 4, batch_size=2), "cpu")
     with pytest.raises(InputError, match="pairs"):
         list(source.in_order())
+
+
+def test_a_generator_of_the_loaders_own_is_seeded():
+    data = TensorDataset(torch.arange(20.0)[:, None], torch.zeros(20))
+    source = LoaderBatches(DataLoader(data, batch_size=5, shuffle=True, generator=torch.Generator()), "cpu")
+    orders = [torch.cat([x for x, _ in source.epoch(3, epoch)]).flatten().tolist() for epoch in (0, 1, 0)]
+    assert orders[0] == orders[2] != orders[1]
+
+
+def test_samples_are_those_that_the_sampler_goes_through():
+    data = TensorDataset(torch.zeros(40, 1), torch.zeros(40))
+    assert LoaderBatches(DataLoader(data, batch_size=5, sampler=SubsetRandomSampler(range(10))), "cpu").n_data == 10
+
+
+@pytest.mark.parametrize(("says", "gives"), [(3, 2), (2, 3), (1, 0)])
+def test_a_loader_that_miscounts(says, gives):
+    class Miscounting(DataLoader):
+        def __len__(self):
+            return says
+
+        def __iter__(self):
+            return iter([(torch.zeros(2, 1), torch.zeros(2))] * gives)
+
+    source = LoaderBatches(Miscounting(TensorDataset(torch.zeros(4, 1), torch.zeros(4))), "cpu")
+    with pytest.raises(InputError, match=f"says that it has {says} batches"):
+        list(source.epoch(0, 0))

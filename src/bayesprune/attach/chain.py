@@ -48,6 +48,8 @@ def chain_places(model: nn.Module, before_norm: bool = False) -> tuple[list[Gate
     left_alone: list[LeftAlone] = []
     for index, (path, module) in enumerate(chain):
         if not isinstance(module, (nn.Linear, *CONVOLUTIONS)):
+            if any(parameter.ndim > 1 for parameter in module.parameters()):
+                left_alone.append(LeftAlone(path, f"{type(module).__name__} is not a layer that sparsify knows"))
             continue
         if sum(other is module for other in modules) > 1:
             left_alone.append(LeftAlone(path, "the layer stands in several places of the chain"))
@@ -65,7 +67,7 @@ def chain_places(model: nn.Module, before_norm: bool = False) -> tuple[list[Gate
 
 
 def _flatten(module: nn.Module, path: str) -> list[tuple[str, nn.Module]]:
-    if not isinstance(module, nn.Sequential):
+    if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward:
         if path == "" and not isinstance(module, (nn.Linear, *CONVOLUTIONS)):
             raise InputError(
                 f"sparsify does not know where gates go in a {type(module).__name__}: give a network of bayesprune.models, "

@@ -66,14 +66,19 @@ def load_dataset(name: str, data_dir: Path | None = None, download: bool = False
         DataError: the set is missing, damaged or inconsistent.
         StorageError: a download cannot be stored.
     """
+    entry = known_dataset(name)
+    if download and entry.fetch is not None:
+        entry.fetch(data_dir)
+    return entry.load(data_dir)
+
+
+def known_dataset(name: str) -> Entry:
+    """The entry of a data set, or an error that says which there are."""
     if name not in DATASETS:
         close = difflib.get_close_matches(name.lower().replace("-", ""), DATASETS, n=1)
         suggestion = f"; did you mean {close[0]}?" if close else ""
         raise InputError(f"no data set is called {name!r}; known are {', '.join(DATASETS)}{suggestion}")
-    entry = DATASETS[name]
-    if download and entry.fetch is not None:
-        entry.fetch(data_dir)
-    return entry.load(data_dir)
+    return DATASETS[name]
 
 
 def describe_datasets(data_dir: Path | None = None) -> list[DatasetRow]:

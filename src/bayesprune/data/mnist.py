@@ -1,4 +1,4 @@
-"""MNIST, which comes with the package, and sets in the same four files (Fashion-MNIST, KMNIST, EMNIST).
+"""MNIST, which comes with the package, and sets in the same four files (Fashion-MNIST, KMNIST).
 
 References:
     Y. LeCun, L. Bottou, Y. Bengio, P. Haffner. Gradient-based learning applied to document recognition. Proceedings of the IEEE, 1998.

@@ -12,13 +12,13 @@ def kl_to_centred(mean: Tensor, std: Tensor, prior_std: float) -> Tensor:
 
 
 def kl_to_best_centred(mean: Tensor, log_variance: Tensor) -> Tensor:
-    """KL of N(mean, var) times an activation from a centred normal of the best variance: log(1 + mean^2 / var) / 2.
+    """KL of N(mean, var) times an activation from a centred normal of the best variance: log(1 + mean^2 / (var + 1e-8)) / 2.
 
     References:
         Dai et al., "Compressing Neural Networks using the Variational Information Bottleneck", 2018.
     """
-    # log(1 + mean^2/var) = softplus(log mean^2 - log var); the floor keeps the logarithm and its gradient finite at mean zero.
-    return 0.5 * torch.nn.functional.softplus(log_square(mean) - log_variance)
+    # Beyond exp(80) the ratio is nothing, and an overflow would make its gradient NaN.
+    return 0.5 * torch.log1p(mean.square() / (torch.exp(log_variance.clamp(max=80.0)) + 1e-8))
 
 
 def log_square(mean: Tensor) -> Tensor:

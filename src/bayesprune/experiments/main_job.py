@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from bayesprune.data import Dataset, TensorBatches, load_dataset
+from bayesprune.data.catalog import known_dataset
 from bayesprune.errors import InputError, RunFolderError, StorageError
 from bayesprune.experiments.settings import gate_weights, usual_tradeoff
 from bayesprune.models import NETWORKS, build_network
@@ -16,14 +17,16 @@ from bayesprune.models.description import DescribedModel
 from bayesprune.noise import derive_seed
 from bayesprune.storage import read_json, write_json
 from bayesprune.training.devices import usable_device
-from bayesprune.training.plan import make_plan
-from bayesprune.training.recipes import find_recipe
+from bayesprune.training.plan import Plan, make_plan
+from bayesprune.training.recipes import Recipe, find_recipe
 from bayesprune.training.stages import StagedRun, run_stages
 from bayesprune.training.store import CONFIGURATION, RunStore
 from bayesprune.training.watching import Watcher
 from bayesprune.version import __version__
 
 SUMMARY = "summary.json"
+STAGE_RECIPES = "stages"
+"""Where config.json keeps what the recipe's name meant when the run began."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ def read_config(folder: Path) -> RunConfig:
     if not path.exists():
         raise RunFolderError(f"{folder} is not a run's folder: it has no {CONFIGURATION}; give the folder that an earlier run printed")
     stored = read_json(path)
+    if isinstance(stored, dict):
+        stored.pop(STAGE_RECIPES, None)
     known = get_type_hints(RunConfig)
     if not isinstance(stored, dict):
         raise StorageError(f"{path} is damaged: it holds no settings; put a good copy in its place or start a new run")
@@ -89,30 +94,58 @@ def run_main_job(config: RunConfig, folder: Path, watcher: Watcher) -> dict[str,
     recipe = find_recipe(config.recipe)
     if config.epochs is not None:
         recipe = recipe.with_epochs(config.epochs)
+    _check_names(config)
+    _plan(config, recipe, n_data=1)  # what is wrong with the numbers should show before anything is written
+    finished = _finished_summary(folder, config)
+    if finished is not None:
+        return finished
     device = usable_device(config.device)
     data = load_dataset(config.dataset, None if config.data_dir is None else Path(config.data_dir))
-    _check_fit(config.network, data)
-    tradeoff = usual_tradeoff(config.network, config.method, recipe) if config.tradeoff is None else config.tradeoff
-    plan = make_plan(
-        config.method,
-        recipe,
-        len(data.train),
-        tradeoff=tradeoff,
-        kl_scale=config.kl_scale,
-        gate_weights=gate_weights(config.network, config.method),
-        seed=config.seed,
-        before_norm=config.before_norm,
-    )
-    store = RunStore(folder, asdict(config))
+    _check_shape(config.network, data)
+    plan = _plan(config, recipe, len(data.train))
+    store = RunStore(folder, {**asdict(config), STAGE_RECIPES: {name: asdict(stage) for name, stage in recipe.stages.items()}})
     training = TensorBatches(data.train, data.mean, data.std, recipe.batch_size, device, augment=data.augment)
     test = TensorBatches(data.test, data.mean, data.std, recipe.batch_size, device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(config.seed, "weights"))
         network = build_network(config.network, data.num_classes).to(device)
     outcome = run_stages(network, plan, training, test, F.cross_entropy, store, watcher)
+    tradeoff = None if config.kl_scale is not None else _tradeoff(config, recipe)
     summary = {**asdict(config), "tradeoff": tradeoff, "status": "finished", **surroundings(device), "stages": _rounded(outcome)}
     write_json(folder / SUMMARY, summary)
     return summary
+
+
+def _plan(config: RunConfig, recipe: Recipe, n_data: int) -> Plan:
+    if config.tradeoff is not None and config.kl_scale is not None:
+        raise InputError(
+            "a trade-off and a factor on the divergence were given; --kl-scale takes the place of --tradeoff, so give one of them"
+        )
+    if config.tradeoff is not None and config.method == "cd":
+        raise InputError("concrete dropout has no trade-off: leave --tradeoff out")
+    return make_plan(
+        config.method,
+        recipe,
+        n_data,
+        tradeoff=_tradeoff(config, recipe),
+        kl_scale=config.kl_scale,
+        gate_weights=gate_weights(config.network, config.method),
+        seed=config.seed,
+        before_norm=config.before_norm,
+    )
+
+
+def _tradeoff(config: RunConfig, recipe: Recipe) -> float:
+    return usual_tradeoff(config.network, config.method, recipe) if config.tradeoff is None else config.tradeoff
+
+
+def _finished_summary(folder: Path, config: RunConfig) -> dict[str, Any] | None:
+    """The summary of a run that is complete: it needs neither its data nor its device any more."""
+    path = folder / SUMMARY
+    if not path.exists() or read_config(folder) != config:
+        return None
+    summary = read_json(path)
+    return summary if isinstance(summary, dict) and summary.get("status") == "finished" else None
 
 
 def surroundings(device: torch.device) -> dict[str, str]:
@@ -121,13 +154,20 @@ def surroundings(device: torch.device) -> dict[str, str]:
     return {"hardware": hardware, "torch": torch.__version__, "python": platform.python_version(), "version": __version__}
 
 
-def _check_fit(network: str, data: Dataset) -> None:
-    """Refuse a data set whose images the network cannot take."""
-    model = build_network(network)  # an unknown name is refused here, with the names that are known
-    if data.name not in NETWORKS[network].datasets:
+def _check_names(config: RunConfig) -> None:
+    """Refuse unknown networks and data sets, and a data set that the network is not made for."""
+    build_network(config.network)
+    known_dataset(config.dataset)
+    suited = NETWORKS[config.network].datasets
+    if config.dataset not in suited:
         raise InputError(
-            f"{network} is made for {', '.join(NETWORKS[network].datasets)}, not for {data.name}; choose another --network or --dataset"
+            f"{config.network} is made for {', '.join(suited)}, not for {config.dataset}; choose another --network or --dataset"
         )
+
+
+def _check_shape(network: str, data: Dataset) -> None:
+    """Refuse images that the network cannot take."""
+    model = build_network(network)
     assert isinstance(model, DescribedModel)
     if data.image_shape != tuple(model.input_shape):
         raise InputError(

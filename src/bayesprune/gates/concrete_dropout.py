@@ -14,6 +14,7 @@ from bayesprune.distributions import binary_concrete
 from bayesprune.errors import InputError
 from bayesprune.gates.contract import Gate, Tradeoff, require_positive
 
+_RAW_EDGE = 20.0
 _VECTOR_TEMPERATURE, _MAP_TEMPERATURE = 0.1, 2.0 / 3.0
 
 
@@ -22,6 +23,9 @@ class ConcreteDropout(Gate):
 
     ``kl`` is the penalty in nats for the whole data set: length_scale^2 ||W||^2 / (1 - p) - entropy_weight K H(p), for the layer that the
     gate controls. At test time nothing is dropped; all units are kept.
+
+    The published method drops the inputs of the layer whose weights it penalises. Here that is so where a gate is on a layer's input; a
+    gate on a convolution's outputs, as in the paper's networks, penalises that convolution, with K its number of outputs.
 
     Args:
         num_units: how many units there are.
@@ -60,8 +64,13 @@ class ConcreteDropout(Gate):
     def from_tradeoff(cls, tradeoff: float, n_data: int) -> Tradeoff:
         return Tradeoff()
 
+    def _held(self) -> Tensor:
+        """The logit of the rate, kept where 1 / (1 - p) is a finite number."""
+        return self.raw_drop.clamp(-_RAW_EDGE, _RAW_EDGE)
+
     def kl(self) -> Tensor:
-        log_drop, log_keep = F.logsigmoid(self.raw_drop), F.logsigmoid(-self.raw_drop)
+        raw = self._held()
+        log_drop, log_keep = F.logsigmoid(raw), F.logsigmoid(-raw)
         negative_entropy = torch.exp(log_drop) * log_drop + torch.exp(log_keep) * log_keep
         penalty = self.entropy_weight * self.num_units * negative_entropy
         for controlled in self.require_controlled():
@@ -77,7 +86,8 @@ class ConcreteDropout(Gate):
     def sample_mask(self, x: Tensor) -> Tensor:
         temperature = self.temperature or (_VECTOR_TEMPERATURE if x.ndim == 2 else _MAP_TEMPERATURE)
         uniform = self.uniform(0, (x.shape[0], self.num_units), self.raw_drop)
-        return binary_concrete.sample(-self.raw_drop, uniform, temperature) * torch.exp(-F.logsigmoid(-self.raw_drop))
+        raw = self._held()
+        return binary_concrete.sample(-raw, uniform, temperature) * torch.exp(-F.logsigmoid(-raw))
 
     def mean_mask(self, x: Tensor) -> Tensor:
         return torch.ones(self.num_units, dtype=self.raw_drop.dtype, device=self.raw_drop.device)

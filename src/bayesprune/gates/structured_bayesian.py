@@ -19,6 +19,9 @@ class StructuredBayesian(Gate):
     A unit is kept when its signal-to-noise ratio exceeds the threshold. As multiplicative noise of relative variance 1/SNR^2 acts like
     Bernoulli dropout of rate p = (1/SNR^2) / (1 + 1/SNR^2) (Srivastava et al., 2014), ``keep_probability`` is SNR^2 / (1 + SNR^2).
 
+    The published experiments train it with the network's batch norms in evaluation mode. The trainer and ``fit`` do that; in a loop of your
+    own, call ``eval()`` on them after ``train()``.
+
     Args:
         num_units: how many units there are.
         threshold: on the signal-to-noise ratio.

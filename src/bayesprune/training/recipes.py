@@ -62,7 +62,7 @@ class Recipe:
     Attributes:
         name: under which it is offered.
         stages: pretraining (``dense``), pruning (``pruned``) and the input-dependent stage (``dependent``).
-        batch_size: of all stages.
+        batch_size: of all stages of the main job; ``fit`` takes what its loader gives.
         tradeoffs: by method, where none is asked for and the method's own default does not suit the recipe.
     """
 
@@ -93,7 +93,7 @@ FAST = Recipe(
     },
     tradeoffs={"bb": 3.5},
 )
-"""Two minutes on two processor cores: fast gates, a cosine schedule, and little pretraining. Chosen on the last 10,000 training images."""
+"""About two minutes on two processor cores: fast gates, a cosine schedule, and little pretraining."""
 
 RECIPES = {recipe.name: recipe for recipe in (PAPER, FAST)}
 

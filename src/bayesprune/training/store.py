@@ -58,9 +58,9 @@ def claim_folder(folder: Path, configuration: dict[str, Any]) -> None:
     wanted = json.loads(json.dumps(configuration))
     if path.exists():
         there = read_json(path)
-        if there != wanted:
-            keys = set(there) | set(wanted) if isinstance(there, dict) else set(wanted)
-            differing = [key for key in sorted(keys) if not isinstance(there, dict) or there.get(key) != wanted.get(key)]
+        stored = there if isinstance(there, dict) else {"everything": there}
+        differing = [key for key in sorted(stored.keys() | wanted.keys()) if stored.get(key) != wanted.get(key)]
+        if differing:
             raise RunFolderError(
                 f"{folder} holds a run of another configuration (it differs in {', '.join(differing)}); choose another folder"
             )

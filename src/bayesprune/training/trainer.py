@@ -127,8 +127,7 @@ class StageTrainer:
     def _flush_tiny(self) -> None:
         """Set weights and moments far below rounding to zero.
 
-        The weights of pruned units decay into denormal numbers, with which a processor computes many times slower: pruning a LeNet-500-300
-        took four times as long without this.
+        The weights of pruned units decay into denormal numbers, with which a processor computes many times slower.
         """
         for parameter in self.model.parameters():
             for tensor in (parameter, *self.optimizer.state.get(parameter, {}).values()):
