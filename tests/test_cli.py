@@ -264,7 +264,7 @@ def test_default_folder(command, tmp_path, monkeypatch, digits_folder):
         (("--recipe", "paper"), False, {"recipe": "paper", "device": "cpu"}),
         (("--network", "vgg-like"), False, {"dataset": "cifar10"}),
         (("--network", "vgg-like", "--dataset", "cifar100"), False, {"dataset": "cifar100"}),
-        (("--kl-scale", 2, "--tradeoff", 3, "--epochs", 4, "--seed", 5), False, {"kl_scale": 2.0, "tradeoff": 3.0, "epochs": 4, "seed": 5}),
+        (("--kl-scale", 2, "--epochs", 4, "--seed", 5), False, {"kl_scale": 2.0, "tradeoff": None, "epochs": 4, "seed": 5}),
         (("--before-norm",), False, {"before_norm": True}),
         (("--after-activation",), False, {"before_norm": False}),
     ],

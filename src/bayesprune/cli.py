@@ -16,7 +16,7 @@ from bayesprune.data import describe_datasets, load_dataset
 from bayesprune.data.folders import named_folder
 from bayesprune.data.mnist import find_mnist
 from bayesprune.errors import BayespruneError, InputError
-from bayesprune.experiments import RunConfig, read_config, run_main_job
+from bayesprune.experiments import RunConfig, check_config, read_config, run_main_job
 from bayesprune.models import build_network
 from bayesprune.models.description import DescribedModel
 from bayesprune.report import draw_kept_units, stage_table
@@ -111,6 +111,7 @@ def run(
     else:
         config = _complete(given)
         folder = folder or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.network}-{config.method}"
+    check_config(config)
     err.print(f"run folder: {folder}", highlight=False, soft_wrap=True, markup=False)
     try:
         with ProgressBars(err) as watcher:

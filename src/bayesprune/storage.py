@@ -102,7 +102,7 @@ def make_folder(path: Path) -> None:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
     """Write tensors and a JSON description of them into one safetensors file, with a checksum."""
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    content = {"checksum": _checksum(plain, description), "description": dict(description)}
+    content = {"checksum": checksum(plain, description), "description": dict(description)}
     write_bytes(path, save(plain, {_HEADER: json.dumps(content, allow_nan=False)}))
 
 
@@ -117,21 +117,22 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             header = json.loads((file.metadata() or {})[_HEADER])
-            checksum, description = header["checksum"], dict(header["description"])
+            expected, description = header["checksum"], dict(header["description"])
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error}; {advice}") from error
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise StorageError(f"{path} is damaged: {error}; {advice}") from error
-    if checksum != _checksum(tensors, description):
+    if expected != checksum(tensors, description):
         raise StorageError(f"{path} is damaged: its checksum does not match; {advice}")
     return tensors, description
 
 
-def _checksum(tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> int:
+def checksum(tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> int:
+    """A number that changes with any tensor, name, type, shape or word of the description."""
     value = zlib.crc32(json.dumps(description, sort_keys=True).encode())
     for name in sorted(tensors):
         value = zlib.crc32(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode(), value)
-        value = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, value)
+        value = zlib.crc32(tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data, value)
     return value
 
 

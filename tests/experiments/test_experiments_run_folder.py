@@ -40,7 +40,7 @@ def without_seconds(folder):
 def refused(result, *parts):
     assert result.code == 2
     assert "Traceback" not in result.err
-    errors = [line for line in result.err.splitlines() if not line.startswith("run folder:")]
+    errors = [line for line in result.err.splitlines() if not line.startswith("run folder:") and "finished before" not in line]
     assert len(errors) == 1, result.err
     assert all(part in errors[0] for part in ("error: ", *parts))
     return True

@@ -121,8 +121,8 @@ def _load_cifar(layout: CifarLayout, data_dir: Path | None) -> Dataset:
     folder = _cifar_folder(data_dir)
     if find_cifar(layout, folder) is None:
         raise DataError(
-            f"{layout.name} is not in {folder}; ask for its download, or set {DATA_VARIABLE} to the folder that has "
-            f"{layout.folder} from {CIFAR_ARCHIVES[layout.name].url}"
+            f"{layout.name} is not in {folder}; run `bayesprune data --download {layout.name}`, or give --data-dir or set {DATA_VARIABLE} "
+            f"to the folder that has {layout.folder} from {CIFAR_ARCHIVES[layout.name].url}"
         )
     return load_cifar(layout, folder)
 

@@ -85,17 +85,23 @@ def _is_a(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) or (type(value) is int and isinstance(float(value), kind))
 
 
+def check_config(config: RunConfig) -> Recipe:
+    """Refuse what is wrong with names and numbers before anything is read or written, and give back the recipe."""
+    recipe = find_recipe(config.recipe)
+    if config.epochs is not None:
+        recipe = recipe.with_epochs(config.epochs)
+    _check_names(config)
+    _plan(config, recipe, n_data=1)
+    return recipe
+
+
 def run_main_job(config: RunConfig, folder: Path, watcher: Watcher) -> dict[str, Any]:
     """Run, or take up, all stages of a run and write its summary.
 
     Returns:
         The summary: what the run was, and a row for each stage.
     """
-    recipe = find_recipe(config.recipe)
-    if config.epochs is not None:
-        recipe = recipe.with_epochs(config.epochs)
-    _check_names(config)
-    _plan(config, recipe, n_data=1)  # what is wrong with the numbers should show before anything is written
+    recipe = check_config(config)
     finished = _finished_summary(folder, config)
     if finished is not None:
         return finished

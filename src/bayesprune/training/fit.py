@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from bayesprune.attach import sparsify
 from bayesprune.errors import InputError
 from bayesprune.objective import KLScale, gate_scales
+from bayesprune.storage import checksum
 from bayesprune.training.devices import usable_device
 from bayesprune.training.evaluation import LossFunction
 from bayesprune.training.plan import Plan, make_plan, static_method
@@ -80,7 +81,8 @@ def fit(
         before_norm: gate convolutions before their norms.
         device: to train on; by default where the model is.
         seed: of everything random.
-        checkpoints: a folder to keep every epoch in; a call with the same folder goes on where the last one stopped.
+        checkpoints: a folder to keep every epoch in; a call with the same folder goes on where the last one stopped, or gives its result
+            back. It is refused if the plan, the model's shapes or the number of samples differ; that the data are the same is up to you.
         progress: show bars.
         **hyperparameters: of the method's gate.
     """
@@ -105,7 +107,7 @@ def fit(
     )
     own = copy.deepcopy(model).to(target)
     _check(own, plan, _to(example_inputs, target))
-    store = NoStore() if checkpoints is None else RunStore(Path(checkpoints), _describe(plan, own))
+    store = NoStore() if checkpoints is None else RunStore(Path(checkpoints), _describe(plan, own, training))
     with ProgressBars() if progress else nullcontext(Silent()) as watcher:
         outcome = run_stages(own, plan, training, test, loss, store, watcher)
     return FitResult(outcome.model, outcome.results, outcome.rows)
@@ -124,7 +126,9 @@ def _to(example_inputs: Tensor | None, device: torch.device) -> Tensor | None:
     return None if example_inputs is None else example_inputs.to(device)
 
 
-def _describe(plan: Plan, model: nn.Module) -> dict[str, Any]:
-    """What must be the same for a folder of checkpoints to be taken up."""
+def _describe(plan: Plan, model: nn.Module, training: LoaderBatches) -> dict[str, Any]:
+    """What must be the same for a folder of checkpoints to be taken up; the weights too, where they are what is pruned."""
     shapes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
-    return {"plan": dataclasses.asdict(plan), "model": type(model).__name__, "parameters": shapes}
+    weights = None if plan.pretrain else checksum(model.state_dict(), {})
+    data = {"samples": training.n_data, "batches": len(training)}
+    return {"plan": dataclasses.asdict(plan), "model": type(model).__name__, "parameters": shapes, "weights": weights, "data": data}

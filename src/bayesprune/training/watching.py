@@ -4,7 +4,8 @@ import math
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from bayesprune.training.recipes import StageName
 
@@ -48,15 +49,14 @@ class ProgressBars:
         self.console = console or Console(stderr=True)
         self.lively = self.console.is_terminal
         self.task: TaskID | None = None
+        self.stage: StageName | None = None
         self.epochs, self.smoothed = 0, math.nan
         self.progress = Progress(
-            TextColumn("[bold]{task.description:<10}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            TextColumn("[bold]{task.description:<9}"),
+            BarColumn(bar_width=10),
+            TaskProgressColumn(),
+            TimeRemainingColumn(compact=True, table_column=Column(min_width=5, no_wrap=True)),
+            TextColumn("left  {task.fields[state]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
             console=self.console,
             disable=not self.lively,
         )
@@ -69,7 +69,7 @@ class ProgressBars:
         self.progress.stop()
 
     def stage_started(self, stage: StageName, epochs: int, steps: int, done: int) -> None:
-        self.epochs, self.smoothed = epochs, math.nan
+        self.stage, self.epochs, self.smoothed = stage, epochs, math.nan
         self.task = self.progress.add_task(stage, total=epochs * steps, completed=done * steps, state="")
         if not self.lively and done:
             self.console.print(f"{stage}: going on after epoch {done} of {epochs}")
@@ -91,7 +91,9 @@ class ProgressBars:
             )
 
     def stage_finished(self, result: dict[str, Any]) -> None:
-        """The bar stays as it is."""
+        """The bar stays as it is; a stage that was finished before has none and is mentioned."""
+        if result["stage"] != self.stage:
+            self.console.print(f"{result['stage']}: finished before, taken from the folder", highlight=False)
 
 
 def describe_row(row: dict[str, Any]) -> str:
