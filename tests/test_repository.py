@@ -26,7 +26,7 @@ ROOMS: dict[str, set[str]] = {
     "data": {"noise"},
     "objective": {"gates"},
     "prediction": {"gates"},
-    "attach": {"gates", "models"},
+    "attach": {"gates", "models", "prediction"},
     "cost": {"models"},
     "summary": {"gates", "cost"},
     "storage": {"errors"},

@@ -19,6 +19,7 @@ from bayesprune.errors import BayespruneError, InputError
 from bayesprune.experiments import RunConfig, check_config, read_config, run_main_job
 from bayesprune.models import build_network
 from bayesprune.models.description import DescribedModel
+from bayesprune.models.zoo import known_network
 from bayesprune.report import draw_kept_units, stage_table
 from bayesprune.storage import read_rows
 from bayesprune.training.watching import ProgressBars
@@ -137,11 +138,9 @@ def _complete(given: dict[str, Any]) -> RunConfig:
     """The configuration that the given options and the defaults make."""
     settings = dict(given)
     network = settings.setdefault("network", RunConfig.network)
-    build_network(network)
-    if network == "vgg-like":
-        settings.setdefault("dataset", "cifar10")
+    settings.setdefault("dataset", known_network(network).datasets[0])
     from_environment = named_folder(None)
-    if from_environment is not None and (settings.get("dataset", RunConfig.dataset) != "mnist" or find_mnist(from_environment)):
+    if from_environment is not None and (settings["dataset"] != "mnist" or find_mnist(from_environment)):
         settings.setdefault("data_dir", str(from_environment.absolute()))
     settings.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")
     settings.setdefault("recipe", "paper" if str(settings["device"]).startswith("cuda") else "fast")

@@ -3,6 +3,9 @@
 Every error says what was wrong, where, and what to do about it. The command line turns any of them into one line and exit code 2.
 """
 
+import difflib
+from collections.abc import Iterable
+
 
 class BayespruneError(Exception):
     """The root of all errors that bayesprune raises on purpose."""
@@ -26,3 +29,9 @@ class RunFolderError(BayespruneError):
 
 class DivergedError(BayespruneError, ArithmeticError):
     """Training produced a NaN or an infinity; the last good checkpoint is kept."""
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The end of a message about an unknown name: the known one that is closest to it, if any is."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f" Did you mean '{close[0]}'?" if close else ""

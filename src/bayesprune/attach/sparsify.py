@@ -1,7 +1,6 @@
 """``sparsify``: a copy of a model with gates."""
 
 import copy
-import difflib
 import inspect
 from collections.abc import Sequence
 from fnmatch import fnmatch
@@ -12,9 +11,10 @@ from torch import Tensor, nn
 
 from bayesprune.attach.hooks import put_on
 from bayesprune.attach.places import find_places
-from bayesprune.errors import InputError
+from bayesprune.errors import InputError, did_you_mean
 from bayesprune.gates import Gate, gates, method_class
 from bayesprune.models.description import GatePlace
+from bayesprune.prediction import evaluating
 
 _PLACE_ARGUMENTS = ("self", "num_units", "channel_dim", "groups")
 
@@ -75,16 +75,11 @@ def sparsify(
 
 def check_runs(model: nn.Module, example_inputs: Tensor | tuple[Tensor, ...]) -> None:
     """Run a model once in evaluation mode and report in our own words if it cannot."""
-    was_training = {module: module.training for module in model.modules()}
-    model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(model):
             model(*(example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise InputError(f"the gated model does not run on example_inputs: {error}") from error
-    finally:
-        for module, training in was_training.items():
-            module.training = training
 
 
 def _attach(model: nn.Module, place: GatePlace, gate: Gate) -> None:
@@ -107,8 +102,7 @@ def check_hyperparameters(gate_class: type[Gate], hyperparameters: dict[str, Any
     known = [name for name in inspect.signature(gate_class.__init__).parameters if name not in _PLACE_ARGUMENTS]
     for name in hyperparameters:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean '{close[0]}'?" if close else ""
+            hint = did_you_mean(name, known)
             raise InputError(f"method '{gate_class.method}' has no hyper-parameter '{name}'; it has {', '.join(known)}.{hint}")
 
 

@@ -7,13 +7,15 @@ from typing import Any, get_type_hints
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from bayesprune.data import Dataset, TensorBatches, load_dataset
 from bayesprune.data.catalog import known_dataset
 from bayesprune.errors import InputError, RunFolderError, StorageError
 from bayesprune.experiments.settings import gate_weights, usual_tradeoff
-from bayesprune.models import NETWORKS, build_network
+from bayesprune.models import build_network
 from bayesprune.models.description import DescribedModel
+from bayesprune.models.zoo import known_network
 from bayesprune.noise import derive_seed
 from bayesprune.storage import read_json, write_json
 from bayesprune.training.devices import usable_device
@@ -66,11 +68,10 @@ def read_config(folder: Path) -> RunConfig:
     if not path.exists():
         raise RunFolderError(f"{folder} is not a run's folder: it has no {CONFIGURATION}; give the folder that an earlier run printed")
     stored = read_json(path)
-    if isinstance(stored, dict):
-        stored.pop(STAGE_RECIPES, None)
-    known = get_type_hints(RunConfig)
     if not isinstance(stored, dict):
         raise StorageError(f"{path} is damaged: it holds no settings; put a good copy in its place or start a new run")
+    stored.pop(STAGE_RECIPES, None)
+    known = get_type_hints(RunConfig)
     wrong = [name for name in sorted(known.keys() | stored.keys()) if name not in known or name not in stored]
     wrong += [name for name, kind in known.items() if name in stored and not _is_a(stored[name], kind)]
     if wrong:
@@ -107,15 +108,15 @@ def run_main_job(config: RunConfig, folder: Path, watcher: Watcher) -> dict[str,
         return finished
     device = usable_device(config.device)
     data = load_dataset(config.dataset, None if config.data_dir is None else Path(config.data_dir))
-    _check_shape(config.network, data)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(config.seed, "weights"))
+        network = build_network(config.network, data.num_classes)
+    _check_shape(config.network, network, data)
     plan = _plan(config, recipe, len(data.train))
     store = RunStore(folder, {**asdict(config), STAGE_RECIPES: {name: asdict(stage) for name, stage in recipe.stages.items()}})
     training = TensorBatches(data.train, data.mean, data.std, recipe.batch_size, device, augment=data.augment)
     test = TensorBatches(data.test, data.mean, data.std, recipe.batch_size, device)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(config.seed, "weights"))
-        network = build_network(config.network, data.num_classes).to(device)
-    outcome = run_stages(network, plan, training, test, F.cross_entropy, store, watcher)
+    outcome = run_stages(network.to(device), plan, training, test, F.cross_entropy, store, watcher)
     tradeoff = None if config.kl_scale is not None else _tradeoff(config, recipe)
     summary = {**asdict(config), "tradeoff": tradeoff, "status": "finished", **surroundings(device), "stages": _rounded(outcome)}
     write_json(folder / SUMMARY, summary)
@@ -162,22 +163,20 @@ def surroundings(device: torch.device) -> dict[str, str]:
 
 def _check_names(config: RunConfig) -> None:
     """Refuse unknown networks and data sets, and a data set that the network is not made for."""
-    build_network(config.network)
+    suited = known_network(config.network).datasets
     known_dataset(config.dataset)
-    suited = NETWORKS[config.network].datasets
     if config.dataset not in suited:
         raise InputError(
             f"{config.network} is made for {', '.join(suited)}, not for {config.dataset}; choose another --network or --dataset"
         )
 
 
-def _check_shape(network: str, data: Dataset) -> None:
+def _check_shape(name: str, network: nn.Module, data: Dataset) -> None:
     """Refuse images that the network cannot take."""
-    model = build_network(network)
-    assert isinstance(model, DescribedModel)
-    if data.image_shape != tuple(model.input_shape):
+    assert isinstance(network, DescribedModel)
+    if data.image_shape != tuple(network.input_shape):
         raise InputError(
-            f"{network} takes images of shape {tuple(model.input_shape)}, but these are {data.image_shape}; choose another --data-dir"
+            f"{name} takes images of shape {tuple(network.input_shape)}, but these are {data.image_shape}; choose another --data-dir"
         )
 
 

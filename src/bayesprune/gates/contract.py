@@ -1,6 +1,5 @@
 """What every gate promises, whatever its method."""
 
-import difflib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -10,7 +9,7 @@ from typing import Any, ClassVar, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from bayesprune.errors import InputError
+from bayesprune.errors import InputError, did_you_mean
 from bayesprune.gates.units import Units
 from bayesprune.noise import NoisyModule
 
@@ -169,8 +168,7 @@ def method_class(method: str) -> type[Gate]:
     """The gate class of a method key, or an error that names the keys there are."""
     if method in METHODS:
         return METHODS[method]
-    close = difflib.get_close_matches(str(method).lower(), METHODS, n=1, cutoff=0.4)
-    hint = f" Did you mean '{close[0]}'?" if close else ""
+    hint = did_you_mean(str(method).lower(), METHODS, cutoff=0.4)
     raise InputError(f"unknown method '{method}'; choose one of {', '.join(sorted(METHODS))}.{hint}")
 
 

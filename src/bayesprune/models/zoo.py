@@ -1,13 +1,12 @@
 """The networks by name."""
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from torch import nn
 
-from bayesprune.errors import InputError
+from bayesprune.errors import InputError, did_you_mean
 from bayesprune.models.lenet import LeNet5Caffe, LeNet500300
 from bayesprune.models.vgg import VGGLike
 
@@ -39,8 +38,12 @@ def build_network(name: str, num_classes: int = 10) -> nn.Module:
     Raises:
         InputError: no network has that name.
     """
+    return known_network(name).build(num_classes)
+
+
+def known_network(name: str) -> Network:
+    """The entry of a network, or an error that says which there are."""
     if name not in NETWORKS:
-        close = difflib.get_close_matches(name.lower(), NETWORKS, n=1)
-        suggestion = f" Did you mean {close[0]!r}?" if close else ""
-        raise InputError(f"no network is called {name!r}: choose one of {', '.join(NETWORKS)}.{suggestion}")
-    return NETWORKS[name].build(num_classes)
+        hint = did_you_mean(name.lower(), NETWORKS)
+        raise InputError(f"no network is called {name!r}: choose one of {', '.join(NETWORKS)}.{hint}")
+    return NETWORKS[name]

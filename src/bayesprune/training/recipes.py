@@ -1,13 +1,12 @@
 """How long, how fast and in what order to train, as data."""
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bayesprune.errors import InputError
+from bayesprune.errors import InputError, did_you_mean
 
 StageName = Literal["dense", "pruned", "dependent"]
 STAGES: tuple[StageName, ...] = ("dense", "pruned", "dependent")
@@ -102,6 +101,4 @@ def find_recipe(name: str) -> Recipe:
     """A recipe by name, or an error that says which there are."""
     if name in RECIPES:
         return RECIPES[name]
-    close = difflib.get_close_matches(name, RECIPES, n=1)
-    hint = f" Did you mean '{close[0]}'?" if close else ""
-    raise InputError(f"unknown recipe '{name}'; choose one of {', '.join(RECIPES)}.{hint}")
+    raise InputError(f"unknown recipe '{name}'; choose one of {', '.join(RECIPES)}.{did_you_mean(name, RECIPES)}")

@@ -13,7 +13,7 @@ from bayesprune.gates import gates
 from bayesprune.noise import derive_seed
 from bayesprune.objective import gate_scales
 from bayesprune.training.evaluation import LossFunction, evaluate, measure_size
-from bayesprune.training.plan import Plan
+from bayesprune.training.plan import Plan, static_method
 from bayesprune.training.recipes import StageName
 from bayesprune.training.sources import BatchSource
 from bayesprune.training.store import RunStore, StageRecord
@@ -70,8 +70,7 @@ def _prepare(model: nn.Module, stage: StageName, plan: Plan) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(plan.seed, stage, "gates"))
         if stage == "pruned":
-            method = "bb" if plan.method == "dbb" else plan.method
-            return sparsify(model, method, before_norm=plan.before_norm, **plan.hyperparameters)
+            return sparsify(model, static_method(plan.method), before_norm=plan.before_norm, **plan.hyperparameters)
         return make_dependent(model) if stage == "dependent" else model
 
 

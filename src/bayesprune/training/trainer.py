@@ -1,5 +1,6 @@
 """One stage of training: epochs over a source of batches, resumable after any of them."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -84,7 +85,7 @@ class StageTrainer:
                 # it costs nothing.
                 if self.device.type == "cpu" or step % _CHECK_EVERY == 0 or step + 1 == steps:
                     recent = float(value)
-                    self._check(recent if recent != recent else float(total), inputs, step)
+                    self._check(float(total), inputs, step)
                 self._update(objective)
                 on_step(recent)
                 if self.device.type == "cpu" and step % _FLUSH_EVERY == 0:
@@ -153,7 +154,7 @@ class StageTrainer:
             keys.release()
 
     def _check(self, loss: float, inputs: Tensor, step: int) -> None:
-        if loss - loss == 0.0:
+        if math.isfinite(loss):
             return
         place = find_nonfinite(self.model, inputs)
         raise DivergedError(f"the loss became {loss} in epoch {self.epoch + 1}, step {step + 1}; it began in {place}")

@@ -1,6 +1,5 @@
 """Progress for people: what the stages report while they run."""
 
-import math
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -50,7 +49,7 @@ class ProgressBars:
         self.lively = self.console.is_terminal
         self.task: TaskID | None = None
         self.stage: StageName | None = None
-        self.epochs, self.smoothed = 0, math.nan
+        self.epochs = 0
         self.progress = Progress(
             TextColumn("[bold]{task.description:<9}"),
             BarColumn(bar_width=10),
@@ -69,13 +68,12 @@ class ProgressBars:
         self.progress.stop()
 
     def stage_started(self, stage: StageName, epochs: int, steps: int, done: int) -> None:
-        self.stage, self.epochs, self.smoothed = stage, epochs, math.nan
+        self.stage, self.epochs = stage, epochs
         self.task = self.progress.add_task(stage, total=epochs * steps, completed=done * steps, state="")
         if not self.lively and done:
             self.console.print(f"{stage}: going on after epoch {done} of {epochs}")
 
     def step(self, loss: float) -> None:
-        self.smoothed = loss if math.isnan(self.smoothed) else 0.98 * self.smoothed + 0.02 * loss
         if self.task is not None:
             self.progress.advance(self.task)
 
