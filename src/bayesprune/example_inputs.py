@@ -1,0 +1,91 @@
+"""Example inputs of any model: a tensor, a tuple of positional arguments or a dictionary of keyword arguments."""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from bayesprune.errors import InputError
+
+ExampleInputs: TypeAlias = Tensor | tuple[Any, ...] | Mapping[str, Any]
+
+
+def call(model: nn.Module, example_inputs: ExampleInputs) -> Any:
+    """What the model computes from the inputs.
+
+    Raises:
+        InputError: the model does not run on them.
+    """
+    args, kwargs = arguments(example_inputs)
+    try:
+        return model(*args, **kwargs)
+    except InputError:
+        raise
+    except Exception as error:
+        given = ", ".join(f"{list(x.shape)} {x.dtype} on {x.device}" for x in tensors_in(example_inputs)) or "no tensors"
+        raise InputError(
+            f"{type(model).__name__} does not run on example_inputs ({given}): {first_line(error)}. Give inputs that it accepts, on its "
+            "device and of its dtype: a tensor, a tuple of positional arguments or a dictionary of keyword arguments"
+        ) from error
+
+
+def arguments(example_inputs: ExampleInputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments.
+
+    Raises:
+        InputError: the inputs are of no such form.
+    """
+    if isinstance(example_inputs, Tensor):
+        return (example_inputs,), {}
+    if isinstance(example_inputs, tuple):
+        return example_inputs, {}
+    if isinstance(example_inputs, Mapping) and all(isinstance(name, str) for name in example_inputs):
+        return (), dict(example_inputs)
+    raise InputError(
+        "example_inputs is a tensor, a tuple of positional arguments or a dictionary of keyword arguments, "
+        f"not {type(example_inputs).__name__}; a model that takes a list or a dictionary as its only argument gets it as (argument,)"
+    )
+
+
+def tensors_in(nest: Any) -> list[Tensor]:
+    """The tensors among arguments or results, those inside containers included, in order."""
+    return [leaf for leaf in tree_leaves(dict(nest) if isinstance(nest, Mapping) else nest) if isinstance(leaf, Tensor)]
+
+
+def batch_size(example_inputs: ExampleInputs) -> int:
+    """The size of dimension 0 of the first tensor that has one; 1 if none has.
+
+    Raises:
+        InputError: the batch is empty.
+    """
+    arguments(example_inputs)
+    size = next((tensor.shape[0] for tensor in tensors_in(example_inputs) if tensor.ndim > 0), 1)
+    if size == 0:
+        raise InputError("example_inputs is an empty batch: give at least one input")
+    return size
+
+
+def with_batch_size(example_inputs: ExampleInputs, size: int) -> ExampleInputs:
+    """The inputs repeated or cut to a batch of another size.
+
+    Tensors whose dimension 0 is as large as the batch belong to it; any other, such as an attention mask, stays as it is.
+    """
+    now = batch_size(example_inputs)
+    if now == size:
+        return example_inputs
+
+    def resized(tensor: Tensor) -> Tensor:
+        if tensor.ndim == 0 or tensor.shape[0] != now:
+            return tensor
+        return tensor.index_select(0, torch.arange(size, device=tensor.device) % now)
+
+    args, kwargs = arguments(example_inputs)
+    changed: ExampleInputs = tree_map_only(Tensor, resized, kwargs or args)
+    return changed
+
+
+def first_line(error: BaseException) -> str:
+    """An error of somebody else's in one line."""
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
