@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from bayesprune.attach import sparsify
-from bayesprune.attach.hooks import put_on
+from bayesprune.gates.hooks import put_on
 from bayesprune.errors import InputError
 from bayesprune.gates import gates
 from bayesprune.gates.information_bottleneck import InformationBottleneck

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesprune.attach.hooks import put_on
+from bayesprune.gates.hooks import put_on
 from bayesprune.attach.places import find_places
 from bayesprune.errors import InputError, did_you_mean
 from bayesprune.gates import Gate, gates, method_class

@@ -4,12 +4,13 @@ The gate becomes a child of the layer and acts through a forward hook, so the mo
 The hooks find the gate by its name: copies of the model run their own gates, and replacing the child replaces the gate.
 """
 
+from collections import OrderedDict
 from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from bayesprune.errors import InputError
-from bayesprune.gates import Gate
+from bayesprune.gates.contract import Gate
 
 
 def put_on(layer: nn.Module, side: Literal["input", "output"], gate: Gate) -> None:
@@ -24,6 +25,22 @@ def put_on(layer: nn.Module, side: Literal["input", "output"], gate: Gate) -> No
         layer.register_forward_hook(_gate_output)
 
 
+def without_gates(layer: nn.Module) -> nn.Module:
+    """A copy of a layer, with the same tensors, that lacks the gates put on it. Hooks of others stay."""
+    bare = type(layer).__new__(type(layer))  # Parametrised layers refuse copy.copy.
+    bare.__dict__ = dict(layer.__dict__)
+    bare.__dict__["_modules"] = {name: child for name, child in layer._modules.items() if not isinstance(child, Gate)}
+    for hooks in ("_forward_pre_hooks", "_forward_hooks"):
+        kept = ((key, hook) for key, hook in getattr(layer, hooks).items() if hook not in _GATE_HOOKS)
+        bare.__dict__[hooks] = OrderedDict(kept)
+    return bare
+
+
+def has_other_hooks(layer: nn.Module) -> bool:
+    """Whether something besides gates hooks into the layer's calls."""
+    return any(hook not in _GATE_HOOKS for hook in (*layer._forward_pre_hooks.values(), *layer._forward_hooks.values()))
+
+
 def _gate_input(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     if not inputs:
         raise InputError(f"{type(layer).__name__} with a gate on its input must be called with a positional argument")
@@ -32,3 +49,6 @@ def _gate_input(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _gate_output(layer: nn.Module, _inputs: tuple[Any, ...], output: Tensor) -> Tensor:
     return layer.output_gate(output)  # type: ignore[operator, no-any-return]
+
+
+_GATE_HOOKS = (_gate_input, _gate_output)

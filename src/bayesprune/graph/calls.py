@@ -1,0 +1,27 @@
+"""Running a model on its example."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from bayesprune.errors import InputError
+from bayesprune.example_inputs import ExampleInputs, call, tensors_in
+from bayesprune.example_inputs import arguments as call_arguments
+from bayesprune.prediction import evaluating
+
+__all__ = ["ExampleInputs", "call_arguments", "run_example", "tensors_in"]
+
+
+def run_example(model: nn.Module, example_inputs: ExampleInputs) -> Any:
+    """What the model computes for the example, in evaluation mode and without gradients.
+
+    Raises:
+        InputError: the model does not run on it.
+    """
+    devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
+    for tensor in tensors_in(example_inputs):
+        if len(devices) == 1 and tensor.device not in devices:
+            raise InputError(f"the model is on {next(iter(devices))} but the example on {tensor.device}: move one of them with .to(device)")
+    with torch.no_grad(), evaluating(model):
+        return call(model, example_inputs)

@@ -1,0 +1,103 @@
+"""A model's graph from ``torch.export``: slower, but it follows the Python code that ``torch.fx`` cannot."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import Dim, ExportedProgram, export
+from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
+
+from bayesprune.gates import gates
+from bayesprune.example_inputs import tensors_in
+
+
+@torch.library.custom_op("bayesprune::gate", mutates_args=())
+def _opaque_gate(x: Tensor, index: int) -> Tensor:
+    """Stands for the gate with this index while a model is exported."""
+    return x.clone()
+
+
+@_opaque_gate.register_fake
+def _(x: Tensor, index: int) -> Tensor:
+    return torch.empty_like(x)
+
+
+@contextmanager
+def _gates_as_leaves(model: nn.Module) -> Iterator[list[str]]:
+    """Let every gate show in an exported graph as one call."""
+    found = gates(model)
+    for index, gate in enumerate(found.values()):
+        gate.forward = partial(_opaque_gate, index=index)  # type: ignore[method-assign]
+    try:
+        yield list(found)
+    finally:
+        for gate in found.values():
+            del gate.forward
+
+
+@contextmanager
+def attention_written_out() -> Iterator[None]:
+    """Keep attention from taking the fused path, in which its layers cannot be seen or counted."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def export_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[fx.Graph, dict[str, nn.Module | Tensor]]:
+    """The graph of the model, and every module and tensor that it refers to by path."""
+    with _gates_as_leaves(model) as gate_names, attention_written_out(), torch.no_grad():
+        program = _export(model, args, kwargs)
+    return _unlifted(program, model, gate_names)
+
+
+def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
+    tensors = [tensor for tensor in tensors_in((args, kwargs)) if tensor.ndim]
+    batch = tensors[0].shape[0] if tensors else None
+
+    def dynamic(leaf: Any) -> Any:
+        return {0: Dim.AUTO} if isinstance(leaf, Tensor) and leaf.ndim and leaf.shape[0] == batch else None
+
+    try:
+        shapes = (*(dynamic(each) for each in args), *(dynamic(each) for each in kwargs.values()))
+        return export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
+    except Exception:  # A model with a fixed batch size: export it as it is.
+        return export(model, args, kwargs, strict=False)
+
+
+def _unlifted(program: ExportedProgram, model: nn.Module, gate_names: list[str]) -> tuple[fx.Graph, dict[str, nn.Module | Tensor]]:
+    """The program's graph with parameters and buffers as attributes again, gates as modules, and outputs in their containers."""
+    graph = fx.Graph()
+    moved: dict[fx.Node, Any] = {}
+    referred: dict[str, nn.Module | Tensor] = {}
+    lifted = {spec.arg.name: spec for spec in program.graph_signature.input_specs if spec.kind is not InputKind.USER_INPUT}
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.name in lifted:
+            path = str(lifted[node.name].target)
+            referred[path] = _tensor_at(program, path)
+            moved[node] = graph.get_attr(path)
+        elif node.op == "call_function" and node.target is torch.ops.bayesprune.gate.default:
+            path = gate_names[node.args[1]]
+            referred[path] = model.get_submodule(path)
+            moved[node] = graph.call_module(path, (moved[node.args[0]],))
+        elif node.op == "output":
+            leaves = [moved[leaf] if isinstance(leaf, fx.Node) else leaf for leaf in node.args[0]]
+            assert program.call_spec.out_spec is not None
+            graph.output(pytree.tree_unflatten(leaves, program.call_spec.out_spec))
+        elif node.op == "placeholder" and not node.users and not isinstance(node.meta.get("val"), Tensor):
+            continue
+        else:
+            moved[node] = graph.node_copy(node, lambda each: moved[each])
+    return graph, referred
+
+
+def _tensor_at(program: ExportedProgram, path: str) -> Tensor:
+    if path in program.state_dict:
+        return program.state_dict[path]  # type: ignore[no-any-return]
+    return program.constants[path]  # type: ignore[no-any-return]

@@ -1,0 +1,268 @@
+"""From what a tracer recorded to the vocabulary of the internal graph."""
+
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from bayesprune.errors import InputError
+from bayesprune.gates import Gate
+from bayesprune.gates.hooks import without_gates
+from bayesprune.graph.functional_layers import NotALayer, layer_maker
+from bayesprune.graph.recording import record
+from bayesprune.graph.vocabulary import FUNCTIONS, INT_ARITHMETIC, Function, bind, function_of
+
+_SAME_TENSOR = frozenset({"contiguous", "clone", "alias", "lift_fresh_copy", "requires_grad_"})
+_NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat)
+_RANDOM = frozenset({"rand", "randn", "rand_like", "randn_like", "bernoulli", "bernoulli_", "normal_", "uniform_", "multinomial"})
+
+
+class Untraceable(Exception):
+    """The recorded graph does something that the internal graph cannot say."""
+
+
+def normalise(recorded: fx.Graph, referred: dict[str, nn.Module | Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
+    """The recorded graph in the vocabulary. It shares the model's tensors; layers are copies without hooks of gates."""
+    attributes = {path: without_gates(value) if isinstance(value, nn.Module) and not isinstance(value, Gate) else value for path, value in referred.items()}  # fmt: skip
+    source = fx.GraphModule(attributes, recorded)
+    source.eval()
+    return _Normaliser(source, record(source, args, kwargs)).run()
+
+
+class _Normaliser:
+    def __init__(self, source: fx.GraphModule, values: dict[fx.Node, Any]) -> None:
+        self.source, self.values = source, values
+        self.graph = fx.Graph()
+        self.now: dict[fx.Node, Any] = {}
+        """What stands for each recorded node: a node of the new graph, a literal, or a tuple of them for shapes."""
+        self.attributes: dict[str, Any] = {}
+        self.tensors: dict[fx.Node, Tensor] = {}
+
+    def run(self) -> fx.GraphModule:
+        for node in self.source.graph.nodes:
+            getattr(self, f"_{node.op}")(node)
+        self.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
+        used = {node.target for node in self.graph.nodes if node.op in ("call_module", "get_attr")}
+        return fx.GraphModule({path: value for path, value in self.attributes.items() if path in used}, self.graph, type(self.source).__name__)
+
+    def _placeholder(self, node: fx.Node) -> None:
+        new = self.graph.placeholder(str(node.target))
+        self.now[node] = new
+
+    def _get_attr(self, node: fx.Node) -> None:
+        value = self.values[node]
+        if not isinstance(value, Tensor):
+            self.now[node] = value
+            return
+        path = str(node.target)
+        if value.ndim == 0 and not isinstance(value, nn.Parameter):
+            self.now[node] = value.item()  # A number that export has lifted.
+            return
+        self.attributes[path] = value
+        new = self.graph.get_attr(path)
+        self.tensors[new] = value
+        self.now[node] = new
+
+    def _output(self, node: fx.Node) -> None:
+        self.graph.output(self._current(node.args[0]))
+
+    def _call_module(self, node: fx.Node) -> None:
+        path = str(node.target)
+        module = self.source.get_submodule(path)
+        if isinstance(module, nn.Module) and getattr(module, "inplace", False):
+            module = without_gates(module)
+            module.inplace = False  # type: ignore[assignment]
+            mutated = node.args[0]
+        else:
+            mutated = None
+        self.attributes[path] = module
+        new = self.graph.call_module(path, self._current(node.args), self._current(node.kwargs))
+        self.now[node] = new
+        if isinstance(mutated, fx.Node):
+            self._overwrite(mutated, new)
+
+    def _call_method(self, node: fx.Node) -> None:
+        if node.target == "size" or (node.target in ("dim", "numel", "item", "tolist") and not isinstance(self.values[node], Tensor)):
+            self._shape_question(node)
+        else:
+            self._call(node, str(node.target))
+
+    def _call_function(self, node: fx.Node) -> None:
+        name = getattr(node.target, "__name__", str(node.target))
+        if "assert" in name or "guard" in name or "sym_constrain" in name:
+            return
+        if node.target is getattr:
+            self._shape_question(node)
+        elif node.target is operator.getitem:
+            self._getitem(node)
+        elif node.target in (operator.setitem, operator.delitem):
+            raise Untraceable("the model assigns into a part of a tensor")
+        else:
+            self._call(node, name)
+
+    def _call(self, node: fx.Node, name: str) -> None:
+        """Any function or method: a number, the same tensor, a layer, a word of the vocabulary, or something of its own."""
+        short = name.removesuffix(".default").split(".")[0]
+        value = self.values[node]
+        if short in _RANDOM:
+            raise Untraceable(f"the model draws random numbers with {short}")
+        if isinstance(value, (int, float, bool)) or value is None:
+            self._number(node, value)
+        elif short in _SAME_TENSOR:
+            self.now[node] = self._current(node.args[0])
+        elif short in ("select", "slice", "expand_as") and isinstance(value, Tensor):
+            self._indexing(node, short)
+        elif not self._layer(node) and not self._word(node):
+            if name.endswith("_") and not name.endswith("__"):
+                raise Untraceable(f"the model calls {name}, which changes a tensor in place")
+            self.now[node] = self.graph.create_node(node.op, node.target, self._current(node.args), self._current(node.kwargs))
+
+    def _number(self, node: fx.Node, value: Any) -> None:
+        arguments = self._current(node.args)
+        if any(isinstance(each, fx.Node) for each in arguments) and node.target in INT_ARITHMETIC:
+            self.now[node] = self.graph.call_function(node.target, arguments)
+        else:
+            self.now[node] = value
+
+    def _layer(self, node: fx.Node) -> bool:
+        found = layer_maker(node.target) if node.op == "call_function" else None
+        if found is None:
+            return False
+        make, names = found
+        call = dict(zip(names, self._current(node.args), strict=False)) | self._current(node.kwargs)
+        try:
+            layer = make(call, self.tensors, len(self._shape(node, "input", names)))
+        except NotALayer:
+            return False
+        path = self._layer_path(call.get("weight"), layer, node)
+        self.attributes[path] = layer
+        self.now[node] = self.graph.call_module(path, (call["input"],))
+        return True
+
+    def _shape(self, node: fx.Node, parameter: str, names: tuple[str, ...]) -> tuple[int, ...]:
+        position = names.index(parameter)
+        read = node.args[position] if len(node.args) > position else node.kwargs[parameter]
+        return tuple(self.values[read].shape) if isinstance(read, fx.Node) else ()
+
+    def _layer_path(self, weight: Any, layer: nn.Module, node: fx.Node) -> str:
+        """The path of the module whose weight this is, if it is called as a module here; otherwise a name of our own."""
+        owner = str(weight.target).rpartition(".")[0] if isinstance(weight, fx.Node) else ""
+        stack = node.meta.get("nn_module_stack") or {}
+        innermost = next(reversed(stack.values()))[0] if stack else ""
+        path = owner if owner and owner == innermost else f"{owner}.{node.name}" if owner else node.name
+        while path in self.attributes:
+            path += "_again"
+        return path
+
+    def _word(self, node: fx.Node) -> bool:
+        function = function_of(node.op, node.target)
+        if function is not None and function.name == "to":
+            return self._conversion(node)
+        bound = None if function is None else bind(function, node.target, self._current(node.args), self._current(node.kwargs))
+        if function is None or bound is None:
+            return False
+        new = self._say(function, bound)
+        self.now[node] = new
+        written = node.args[0] if node.args else None
+        name = getattr(node.target, "__name__", str(node.target)).split(".")[0]
+        in_place = bound.get("inplace") or name in ("iadd", "isub", "imul", "itruediv") or (name.endswith("_") and not name.endswith("__"))
+        if in_place and isinstance(written, fx.Node):
+            self._overwrite(written, new)
+        return True
+
+    def _say(self, function: Function, bound: dict[str, Any]) -> fx.Node:
+        if "inplace" in bound:
+            bound = {name: value for name, value in bound.items() if name != "inplace"}
+        names = [name for name in function.parameters if name in bound]
+        arguments = tuple(bound[name] for name in names[: function.tensors])
+        rest = {name: bound[name] for name in names[function.tensors :] if bound[name] != function.defaults.get(name, bound)}
+        return spoken(self.graph, function, arguments, rest)
+
+    def _conversion(self, node: fx.Node) -> bool:
+        """A change of type; of device, or to the type it has, is none."""
+        before, after = self.values[node.args[0]], self.values[node]
+        if not isinstance(before, Tensor) or not isinstance(after, Tensor):
+            return False
+        tensor = self._current(node.args[0])
+        same = before.dtype == after.dtype
+        self.now[node] = tensor if same else self._say(FUNCTIONS["to"], {"input": tensor, "dtype": after.dtype})
+        return True
+
+    def _getitem(self, node: fx.Node) -> None:
+        container, index = self._current(node.args)
+        if isinstance(container, (tuple, list, dict)):
+            self.now[node] = container[index]
+        elif isinstance(self.values[node.args[0]], Tensor):
+            self.now[node] = self._say(FUNCTIONS["getitem"], {"input": container, "index": index})
+        else:  # One of several results of a call.
+            self.now[node] = self.graph.call_function(operator.getitem, (container, index))
+
+    def _indexing(self, node: fx.Node, name: str) -> None:
+        """``select``, ``slice`` and ``expand_as`` in the words for indexing and expanding."""
+        tensor, *rest = self._current(node.args)
+        if name == "expand_as":
+            shape = tuple(self._size(rest[0], dim) for dim in range(self.values[node].ndim))
+            self.now[node] = self._say(FUNCTIONS["expand"], {"input": tensor, "shape": shape})
+            return
+        dim = (rest[0] if rest else 0) % self.values[node.args[0]].ndim
+        if name == "select":
+            chosen: Any = rest[1]
+        else:
+            start, end, step = (*rest[1:], *(None, None, 1)[len(rest[1:]) :]) if rest else (None, None, 1)
+            chosen = slice(start, None if isinstance(end, int) and end >= 2**62 else end, None if step == 1 else step)
+        self.now[node] = self._say(FUNCTIONS["getitem"], {"input": tensor, "index": (*[slice(None)] * dim, chosen)})
+
+    def _shape_question(self, node: fx.Node) -> None:
+        """A shape becomes a tuple of ``size`` nodes; what else is asked of a tensor without reading its elements is a literal."""
+        asked, value = node.args[0], self.values[node]
+        tensor = self._current(asked)
+        if isinstance(value, torch.Size):
+            self.now[node] = tuple(self._size(tensor, dim) for dim in range(len(value)))
+        elif node.target == "size" and isinstance(value, int):
+            dim = self._current(node.args[1]) if len(node.args) > 1 else self._current(node.kwargs["dim"])
+            self.now[node] = self._size(tensor, dim % self.values[asked].ndim)
+        elif isinstance(value, Tensor):
+            transposed = {"T": (0, 1), "mT": (-2, -1)}.get(str(node.args[1]))
+            if transposed is None or value.ndim < 2:
+                raise Untraceable(f"the model reads the attribute '{node.args[1]}' of a tensor")
+            bound = {"input": tensor, "dim0": transposed[0], "dim1": transposed[1]}
+            self.now[node] = self._say(FUNCTIONS["transpose"], bound)
+        else:
+            self.now[node] = value
+
+    def _size(self, tensor: fx.Node, dim: int) -> fx.Node:
+        return self.graph.call_method("size", (tensor,), {"dim": dim})
+
+    def _overwrite(self, written: fx.Node, new: fx.Node) -> None:
+        """After a change in place, whoever reads the old tensor reads the new one."""
+        old = self.now[written]
+        for node, current in self.now.items():
+            if current is old:
+                self.now[node] = new
+
+    def _current(self, arguments: Any) -> Any:
+        return fx.map_arg(arguments, lambda node: self.now[node]) if not isinstance(arguments, fx.Node) else self.now[arguments]
+
+
+_WITHOUT_KEYWORD = frozenset({"expand", "split", "tensor_split", "zeros", "ones", "full", "arange"})
+"""Functions whose first argument after the tensors is positional, because torch calls it otherwise or not at all."""
+
+
+def spoken(graph: fx.Graph, function: Function, arguments: tuple[Any, ...], rest: dict[str, Any]) -> fx.Node:
+    """A node that calls a function of the vocabulary."""
+    if function.name == "getitem":
+        return graph.call_function(operator.getitem, (*arguments, rest["index"]))
+    if function.name in _WITHOUT_KEYWORD:
+        first, *others = rest
+        return graph.create_node(function.opcode, function.target, (*arguments, rest[first]), {name: rest[name] for name in others})
+    return graph.create_node(function.opcode, function.target, arguments, rest)
+
+
+def refuse(model: nn.Module, reasons: dict[str, str]) -> InputError:
+    """The error for a model that no tracer can follow."""
+    tried = "; ".join(f"{tracer}: {reason}" for tracer, reason in reasons.items())
+    return InputError(
+        f"the computation of {type(model).__name__} cannot be followed ({tried}). "
+        "Move what depends on the values of tensors out of forward, or wrap the part that is plain and sparsify that"
+    )

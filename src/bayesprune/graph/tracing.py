@@ -1,0 +1,74 @@
+"""``trace``: the internal graph of any model."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from bayesprune.errors import InputError
+from bayesprune.graph.calls import ExampleInputs, call_arguments, run_example, tensors_in
+from bayesprune.graph.export_tracing import export_graph
+from bayesprune.graph.fx_tracing import fx_graph
+from bayesprune.graph.normalise import normalise, refuse
+from bayesprune.graph.recording import annotate, positional
+from bayesprune.graph.simplify import simplify
+from bayesprune.prediction import evaluating
+
+_TRACERS = {"torch.fx": fx_graph, "torch.export": export_graph}
+
+
+def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
+    """The model's computation as a graph in the vocabulary, with shapes, in evaluation mode.
+
+    ``torch.fx`` is tried first, ``torch.export`` where it cannot follow. Either graph is believed only if it computes for the example what
+    the model does. It shares the model's parameters; gates are leaves.
+
+    Raises:
+        InputError: the model does not run on the example, or no tracer can follow it.
+    """
+    expected = run_example(model, example_inputs)
+    args, kwargs = call_arguments(example_inputs)
+    reasons = {}
+    for name, tracer in _TRACERS.items():
+        try:
+            with evaluating(model):
+                graph, referred = tracer(model, args, kwargs)
+                module = normalise(graph, referred, args, kwargs)
+                module.eval()
+                _check(module, args, kwargs, expected)
+                annotate(module, example_inputs)
+                if simplify(module):
+                    annotate(module, example_inputs)
+        except InputError:
+            raise
+        except Exception as error:  # Tracers raise whatever the model's code makes of their proxies.
+            reasons[name] = (str(error).strip() or type(error).__name__).splitlines()[0]
+            continue
+        module.meta["tracer"] = name
+        return module
+    raise refuse(model, reasons)
+
+
+def _check(module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any], expected: Any) -> None:
+    with torch.no_grad():
+        got = module(*positional(module, args, kwargs))
+    if pytree.tree_structure(got) != pytree.tree_structure(expected):
+        raise RuntimeError("the traced graph returns another structure than the model")
+    for a, b in zip(tensors_in(got), tensors_in(expected), strict=True):
+        if relative_difference(a, b) > 1e-3:
+            raise RuntimeError("the traced graph computes something else than the model: its code depends on values")
+
+
+def relative_difference(a: Tensor, b: Tensor) -> float:
+    """The norm of a - b over the norm of b; infinite if only one of them is finite."""
+    if a.shape != b.shape:
+        return float("inf")
+    if not b.is_floating_point():
+        return float((a != b).any())
+    a, b = a.detach().double(), b.detach().double()
+    same = (a == b) | (a.isnan() & b.isnan())
+    error = torch.where(same, 0.0, a - b)
+    size = float(torch.where(b.isfinite(), b, 0.0).norm())
+    norm = float(error.norm())
+    return 0.0 if norm == 0 else norm / size if size else float("inf")

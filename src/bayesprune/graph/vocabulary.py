@@ -1,0 +1,274 @@
+"""The closed list of layers and functions that the internal graph is written in.
+
+Tracers translate whatever a model calls into these words; removal has a rule for each; an artifact may contain nothing else. A function has
+one spelling here, with the tensors it reads as positional arguments and everything else by keyword.
+"""
+
+import ast
+import inspect
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+LINEARS = (nn.Linear,)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED_CONVOLUTIONS = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+MIXING_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+ACTIVATIONS = (
+    nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, nn.Hardtanh, nn.Tanh,
+    nn.Sigmoid, nn.Hardsigmoid, nn.Softplus, nn.Softsign, nn.Softshrink, nn.Hardshrink, nn.Tanhshrink, nn.LogSigmoid, nn.Threshold,
+)  # fmt: skip
+MAX_POOLINGS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d)
+PADDED_AVERAGE_POOLINGS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
+ADAPTIVE_AVERAGE_POOLINGS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
+POOLINGS = (*MAX_POOLINGS, *PADDED_AVERAGE_POOLINGS, *ADAPTIVE_AVERAGE_POOLINGS)
+UPSAMPLINGS = (nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d)
+PADDINGS = (
+    nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d, nn.ReflectionPad1d, nn.ReflectionPad2d,
+    nn.ReflectionPad3d, nn.ReplicationPad1d, nn.ReplicationPad2d, nn.ReplicationPad3d, nn.CircularPad1d, nn.CircularPad2d, nn.CircularPad3d,
+)  # fmt: skip
+MOVEMENT_LAYERS = (nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle)
+OTHER_LAYERS = (nn.Embedding, nn.PReLU, nn.GLU, nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin, nn.LSTM, nn.GRU, nn.RNN, nn.Bilinear)
+
+LAYERS: dict[str, type[nn.Module]] = {
+    layer.__name__: layer
+    for layer in (
+        *LINEARS, *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS, *BATCH_NORMS, *INSTANCE_NORMS, *MIXING_NORMS, *DROPOUTS, *ACTIVATIONS, *POOLINGS,
+        *UPSAMPLINGS, *PADDINGS, *MOVEMENT_LAYERS, *OTHER_LAYERS,
+    )
+}  # fmt: skip
+"""Layer types by name."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """One word of the vocabulary.
+
+    Attributes:
+        name: how it is called here and in artifacts.
+        target: what computes it: a function, or the name of a tensor method.
+        parameters: its parameters in order; the first ``tensors`` of them are tensors (or sequences of tensors).
+        defaults: values of the parameters that may be left out.
+        gathers: the name of a parameter that may be given as several positional arguments, as in ``x.view(2, 3)``.
+    """
+
+    name: str
+    target: Callable[..., Any] | str
+    parameters: tuple[str, ...]
+    tensors: int
+    defaults: dict[str, Any]
+    gathers: str | None = None
+
+    @property
+    def opcode(self) -> str:
+        return "call_method" if isinstance(self.target, str) else "call_function"
+
+
+FUNCTIONS: dict[str, Function] = {}
+"""Functions by name."""
+_BY_CALLABLE: dict[Any, Function] = {}
+_BY_METHOD: dict[str, Function] = {}
+_BY_ATEN: dict[str, Function] = {}
+_RENAMED = {"self": "input", "size": "shape", "tensor": "input", "x": "input", "a": "input", "b": "other", "split_size_or_sections": "sections",
+            "split_size": "sections", "split_sizes": "sections", "dim0": "dim0", "axis": "dim", "exponent": "other", "mat2": "other",
+            "indices_or_sections": "sections", "keepdims": "keepdim", "axis0": "dim0", "axis1": "dim1", "min_val": "min_val"}  # fmt: skip
+
+
+def _word(
+    name: str,
+    target: Callable[..., Any] | str,
+    signature: str = "input",
+    *,
+    tensors: int = 1,
+    aliases: tuple[Any, ...] = (),
+    methods: str = "",
+    aten: str = "",
+    gathers: str | None = None,
+) -> None:
+    parameters, defaults = [], {}
+    for part in signature.split():
+        parameter, _, default = part.partition("=")
+        parameters.append(parameter)
+        if default:
+            defaults[parameter] = _literal(default)
+    function = Function(name, target, tuple(parameters), tensors, defaults, gathers)
+    FUNCTIONS[name] = function
+    for alias in (*aliases, *(() if isinstance(target, str) else (target,))):
+        _BY_CALLABLE[alias] = function
+    for method in (methods.split() or ([target] if isinstance(target, str) else [])):
+        _BY_METHOD[method] = function
+    for overload in aten.split():
+        _BY_ATEN[overload] = function
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except ValueError:
+        return text
+
+
+# Element by element.
+for _name in ("sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "abs", "neg", "square", "sin", "cos", "erf", "reciprocal", "floor", "ceil",
+              "round", "sign", "log1p", "expm1", "logical_not"):  # fmt: skip
+    _aliases = tuple(f for f in (getattr(F, _name, None), getattr(torch, f"{_name}_", None), getattr(torch.special, _name, None)) if f)
+    _word(_name, getattr(torch, _name), aliases=_aliases, methods=f"{_name} {_name}_", aten=f"{_name}.default {_name}_.default")
+_BY_CALLABLE[operator.neg] = FUNCTIONS["neg"]
+_word("relu", torch.relu, "input inplace=False", aliases=(F.relu, F.relu_, torch.relu_), methods="relu relu_", aten="relu.default relu_.default")
+_word("relu6", F.relu6, "input inplace=False", aten="relu6.default relu6_.default")
+_word("leaky_relu", F.leaky_relu, "input negative_slope=0.01 inplace=False", aten="leaky_relu.default leaky_relu_.default")
+_word("elu", F.elu, "input alpha=1.0 inplace=False", aten="elu.default elu_.default")
+_word("selu", F.selu, "input inplace=False", aliases=(torch.selu,), aten="selu.default selu_.default")
+_word("celu", F.celu, "input alpha=1.0 inplace=False", aliases=(torch.celu,), aten="celu.default celu_.default")
+_word("gelu", F.gelu, "input approximate=none", aten="gelu.default")
+_word("silu", F.silu, "input inplace=False", aten="silu.default silu_.default")
+_word("mish", F.mish, "input inplace=False", aten="mish.default mish_.default")
+_word("hardswish", F.hardswish, "input inplace=False", aten="hardswish.default hardswish_.default")
+_word("hardsigmoid", F.hardsigmoid, "input inplace=False", aten="hardsigmoid.default hardsigmoid_.default")
+_word("hardtanh", F.hardtanh, "input min_val=-1.0 max_val=1.0 inplace=False", aten="hardtanh.default hardtanh_.default")
+_word("softplus", F.softplus, "input beta=1.0 threshold=20.0", aten="softplus.default")
+_word("softsign", F.softsign)
+_word("logsigmoid", F.logsigmoid, aten="log_sigmoid.default")
+_word("threshold", F.threshold, "input threshold value inplace=False", aten="threshold.default")
+_word("clamp", torch.clamp, "input min=None max=None", methods="clamp clamp_ clip", aten="clamp.default clamp_.default")
+_word("to", "to", "input dtype", methods="to float half double bfloat16 long int bool type_as", aten="to.dtype _to_copy.default")
+_word("detach", torch.detach, methods="detach", aten="detach.default")
+
+# Several tensors, element by element with broadcasting; ``other`` may be a number.
+_word("add", torch.add, "input other alpha=1", tensors=2, aliases=(operator.add, operator.iadd), methods="add add_ __add__ __radd__", aten="add.Tensor add_.Tensor add.Scalar")  # fmt: skip
+_word("sub", torch.sub, "input other alpha=1", tensors=2, aliases=(operator.sub, operator.isub, torch.subtract), methods="sub sub_", aten="sub.Tensor sub_.Tensor sub.Scalar")  # fmt: skip
+_word("rsub", torch.rsub, "input other alpha=1", tensors=2, methods="__rsub__", aten="rsub.Scalar rsub.Tensor")
+_word("mul", torch.mul, "input other", tensors=2, aliases=(operator.mul, operator.imul, torch.multiply), methods="mul mul_", aten="mul.Tensor mul_.Tensor mul.Scalar")  # fmt: skip
+_word("div", torch.div, "input other rounding_mode=None", tensors=2, aliases=(operator.truediv, operator.itruediv, torch.divide, torch.true_divide), methods="div div_ divide", aten="div.Tensor div_.Tensor div.Tensor_mode div.Scalar")  # fmt: skip
+_word("pow", torch.pow, "input other", tensors=2, aliases=(operator.pow,), methods="pow", aten="pow.Tensor_Scalar pow.Tensor_Tensor")
+_word("maximum", torch.maximum, "input other", tensors=2, methods="maximum", aten="maximum.default")
+_word("minimum", torch.minimum, "input other", tensors=2, methods="minimum", aten="minimum.default")
+_word("where", torch.where, "condition input other", tensors=3, aten="where.self where.ScalarOther where.ScalarSelf")
+_word("masked_fill", torch.masked_fill, "input mask value", tensors=2, methods="masked_fill masked_fill_", aten="masked_fill.Scalar")
+for _name in ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or"):
+    _aliases = (getattr(operator, _name),) if hasattr(operator, _name) else ()
+    _word(_name, getattr(torch, _name), "input other", tensors=2, aliases=_aliases, methods=_name, aten=f"{_name}.Tensor {_name}.Scalar {_name}.default")  # fmt: skip
+
+# Elements moved, none computed.
+_word("reshape", torch.reshape, "input shape", methods="reshape view", aten="reshape.default view.default _unsafe_view.default", gathers="shape")
+_word("flatten", torch.flatten, "input start_dim=0 end_dim=-1", methods="flatten", aten="flatten.using_ints")
+_word("unflatten", torch.unflatten, "input dim sizes", methods="unflatten", aten="unflatten.int")
+_word("permute", torch.permute, "input dims", methods="permute", aten="permute.default", gathers="dims")
+_word("transpose", torch.transpose, "input dim0 dim1", aliases=(torch.swapaxes, torch.swapdims), methods="transpose swapaxes swapdims", aten="transpose.int")  # fmt: skip
+_word("movedim", torch.movedim, "input source destination", methods="movedim", aten="movedim.int movedim.intlist")
+_word("unsqueeze", torch.unsqueeze, "input dim", methods="unsqueeze", aten="unsqueeze.default")
+_word("squeeze", torch.squeeze, "input dim=None", methods="squeeze", aten="squeeze.default squeeze.dim squeeze.dims")
+_word("expand", "expand", "input shape", aten="expand.default", gathers="shape")
+_word("getitem", operator.getitem, "input index")
+_word("narrow", torch.narrow, "input dim start length", methods="narrow", aten="narrow.default")
+_word("chunk", torch.chunk, "input chunks dim=0", methods="chunk", aten="chunk.default")
+_word("split", torch.split, "input sections dim=0", aliases=(torch.functional.split,), methods="split", aten="split.Tensor split_with_sizes.default split.sizes")  # fmt: skip
+_word("tensor_split", torch.tensor_split, "input sections dim=0", methods="tensor_split", aten="tensor_split.sections tensor_split.indices")
+_word("unbind", torch.unbind, "input dim=0", methods="unbind", aten="unbind.int")
+_word("stack", torch.stack, "tensors dim=0", aten="stack.default")
+_word("cat", torch.cat, "tensors dim=0", aliases=(torch.concat, torch.concatenate), aten="cat.default")
+_word("flip", torch.flip, "input dims", methods="flip", aten="flip.default", gathers="dims")
+_word("roll", torch.roll, "input shifts dims", methods="roll", aten="roll.default")
+_word("index_select", torch.index_select, "input dim index", methods="index_select", aten="index_select.default")
+_word("index_add", torch.index_add, "input dim index source", methods="index_add", aten="index_add.default")
+_word("channel_shuffle", F.channel_shuffle, "input groups", aliases=(torch.channel_shuffle,), aten="channel_shuffle.default")
+_word("pixel_shuffle", F.pixel_shuffle, "input upscale_factor", aliases=(torch.pixel_shuffle,), aten="pixel_shuffle.default")
+
+# Sums and products over whole dimensions.
+_word("mean", torch.mean, "input dim=None keepdim=False", methods="mean", aten="mean.dim mean.default", gathers="dim")
+_word("sum", torch.sum, "input dim=None keepdim=False", methods="sum", aten="sum.dim_IntList sum.default", gathers="dim")
+_word("amax", torch.amax, "input dim=None keepdim=False", methods="amax", aten="amax.default", gathers="dim")
+_word("softmax", torch.softmax, "input dim dtype=None", aliases=(F.softmax,), methods="softmax", aten="softmax.int _softmax.default")
+_word("log_softmax", torch.log_softmax, "input dim dtype=None", aliases=(F.log_softmax,), methods="log_softmax", aten="log_softmax.int _log_softmax.default")  # fmt: skip
+_word("normalize", F.normalize, "input p=2.0 dim=1 eps=1e-12")
+_word("matmul", torch.matmul, "input other", tensors=2, aliases=(operator.matmul, torch.bmm, torch.mm), methods="matmul bmm mm __matmul__", aten="matmul.default bmm.default mm.default")  # fmt: skip
+_word("einsum", torch.einsum, "equation operands", tensors=2, aten="einsum.default", gathers="operands")
+_word("attention", F.scaled_dot_product_attention, "query key value attn_mask=None dropout_p=0.0 is_causal=False scale=None enable_gqa=False", tensors=4, aten="scaled_dot_product_attention.default")  # fmt: skip
+
+# Feature maps.
+_word("interpolate", F.interpolate, "input size=None scale_factor=None mode=nearest align_corners=None recompute_scale_factor=None antialias=False")
+_word("pad", F.pad, "input pad mode=constant value=None", aten="pad.default constant_pad_nd.default")
+
+# Sizes, which are numbers, and tensors made from them.
+_word("size", "size", "input dim", aten="sym_size.int")
+_word("arange", torch.arange, "start end=None step=1 dtype=None", tensors=0, aten="arange.default arange.start arange.start_step")
+_word("zeros", torch.zeros, "shape dtype=None", tensors=0, aten="zeros.default", gathers="shape")
+_word("ones", torch.ones, "shape dtype=None", tensors=0, aten="ones.default", gathers="shape")
+_word("full", torch.full, "shape fill_value dtype=None", tensors=0, aten="full.default")
+_word("zeros_like", torch.zeros_like, aten="zeros_like.default")
+_word("ones_like", torch.ones_like, aten="ones_like.default")
+_word("triu", torch.triu, "input diagonal=0", methods="triu", aten="triu.default")
+_word("tril", torch.tril, "input diagonal=0", methods="tril", aten="tril.default")
+
+INT_ARITHMETIC: dict[Any, Callable[..., Any]] = {
+    operator.add: operator.add, operator.sub: operator.sub, operator.mul: operator.mul, operator.floordiv: operator.floordiv,
+    operator.mod: operator.mod, operator.truediv: operator.truediv, operator.neg: operator.neg, operator.pow: operator.pow,
+}  # fmt: skip
+
+ELEMENTWISE = frozenset(
+    "sigmoid tanh exp log sqrt rsqrt abs neg square sin cos erf reciprocal floor ceil round sign log1p expm1 logical_not relu relu6 leaky_relu "
+    "elu selu celu gelu silu mish hardswish hardsigmoid hardtanh softplus softsign logsigmoid threshold clamp to detach".split()
+)
+HOMOGENEOUS = frozenset({"relu", "leaky_relu"})
+"""f(s x) = s f(x) for s > 0, among the functions that work element by element."""
+MOVEMENT = frozenset(
+    "reshape flatten unflatten permute transpose movedim unsqueeze squeeze expand getitem narrow chunk split tensor_split unbind stack flip roll "
+    "channel_shuffle pixel_shuffle".split()
+)
+
+
+def function_of(op: str, target: Any) -> Function | None:
+    """The word for what an ``fx`` node calls, or None."""
+    if op == "call_method":
+        return _BY_METHOD.get(target)
+    overload = getattr(target, "_overloadname", None)
+    if overload is not None:
+        return _BY_ATEN.get(f"{target._schema.name.removeprefix('aten::')}.{overload}") if target.namespace == "aten" else None
+    try:
+        return _BY_CALLABLE.get(target)
+    except TypeError:
+        return None
+
+
+def bind(function: Function, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """The arguments of a call by the parameter names of the vocabulary; None where they do not fit."""
+    if function.gathers is not None:
+        position = function.parameters.index(function.gathers)
+        if len(args) > position and not isinstance(args[position], (tuple, list, type(None))):
+            spread = function.gathers != "dim" or len(args) > position + 1 and all(isinstance(a, int) and not isinstance(a, bool) for a in args[position:])  # fmt: skip
+            if spread:
+                args = (*args[:position], tuple(args[position:]))
+    names = _parameter_names(function, target)
+    if len(args) > len(names):
+        return None
+    bound = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        bound[_RENAMED.get(name, name)] = value
+    unknown = {name: value for name, value in bound.items() if name not in function.parameters}
+    if any(value is not None and name not in _HARMLESS for name, value in unknown.items()):
+        return None
+    bound = {name: bound[name] for name in function.parameters if name in bound}
+    missing = [name for name in function.parameters if name not in bound and name not in function.defaults]
+    return None if missing else function.defaults | bound
+
+
+_HARMLESS = frozenset({"memory_format", "pin_memory", "implicit", "device", "layout", "_stacklevel", "requires_grad", "non_blocking", "copy"})
+
+
+def _parameter_names(function: Function, target: Any) -> tuple[str, ...]:
+    schema = getattr(target, "_schema", None)
+    if schema is not None:
+        return tuple(_RENAMED.get(argument.name, argument.name) for argument in schema.arguments)
+    if inspect.isfunction(target):  # Python functions of torch may order their parameters in a way of their own.
+        names = tuple(_RENAMED.get(name, name) for name in inspect.signature(target).parameters)
+        if set(function.parameters) & set(names):
+            return names
+    return function.parameters

@@ -1,0 +1,213 @@
+"""Writing the smaller network: the needed part of every activation, and the layers that compute it."""
+
+import copy
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, fx, nn
+
+from bayesprune.removal.analysis import Analysis, everything, shape_of
+from bayesprune.removal.status import along
+
+Layout: TypeAlias = dict[int, Tensor]
+"""Dimension -> which of its original indices exist physically, and in which order. Dimensions that are missing are whole."""
+
+
+class CannotRemove(Exception):
+    """A node cannot work with less than its whole inputs."""
+
+    def __init__(self, node: fx.Node, reason: str) -> None:
+        super().__init__(f"{node.name}: {reason}")
+        self.node = node
+
+
+class Rebuild:
+    """The graph under construction.
+
+    Attributes:
+        analysis: what is known and needed.
+        graph: the new graph.
+        attributes: its layers and tensors by path.
+        new: the new node for each old one.
+        layout: what of an old node's result exists in the new graph.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
+        self.graph = fx.Graph()
+        self.attributes: dict[str, Any] = {}
+        self.new: dict[fx.Node, fx.Node] = {}
+        self.layout: dict[fx.Node, Layout] = {}
+        self._copies: dict[int, Any] = {}
+        self._supplied: dict[tuple[Any, ...], fx.Node] = {}
+
+    def run(self) -> fx.GraphModule:
+        from bayesprune.removal.rules import rule_for
+
+        analysis = self.analysis
+        for node in analysis.module.graph.nodes:
+            if node.op not in ("placeholder", "output") and node not in analysis.needed or node in analysis.constant:
+                if "value" not in node.meta:
+                    continue
+            rule_for(analysis, node).rebuild(self, node)
+        self.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
+        used = {str(node.target) for node in self.graph.nodes if node.op in ("call_module", "get_attr")}
+        module = fx.GraphModule({path: value for path, value in self.attributes.items() if path in used}, self.graph, "CompactNetwork")
+        module.graph.lint()
+        return module
+
+    def device(self) -> torch.device:
+        return next(iter([*self.analysis.module.parameters(), *self.analysis.module.buffers()]), torch.empty(0)).device
+
+    def say(self, name: str, *tensors: Any, **rest: Any) -> fx.Node:
+        """A node that calls a function of the vocabulary."""
+        from bayesprune.graph.normalise import spoken
+        from bayesprune.graph.vocabulary import FUNCTIONS
+
+        return spoken(self.graph, FUNCTIONS[name], tensors, rest)
+
+    def enter(self, old: fx.Node, new: fx.Node, layout: Layout | None = None) -> None:
+        """State what stands for an old node, and how much of its result it has."""
+        self.new[old] = new
+        self.layout[old] = {dim: labels for dim, labels in (layout or {}).items() if not _is_whole(labels, shape_of(old)[dim])}
+
+    def arguments(self, arguments: Any) -> Any:
+        """The old arguments with new nodes in the place of old ones."""
+        return fx.map_arg(arguments, lambda node: self.whole(node) if "shape" in node.meta else self.new[node])
+
+    def labels(self, node: fx.Node, dim: int) -> Tensor:
+        """Which indices of a dimension exist."""
+        if node in self.layout:
+            return self.layout[node].get(dim, torch.arange(shape_of(node)[dim]))
+        needed = self.analysis.needed.get(node, everything(node))
+        return along(needed, dim, shape_of(node)[dim]).nonzero().flatten()
+
+    def is_constant(self, node: fx.Node) -> bool:
+        """Whether all that anybody reads of a node's result is the same for every input, so that nothing computes it."""
+        return node not in self.new
+
+    def layout_of(self, node: fx.Node) -> Layout:
+        """What of a node's result exists; of a constant, what is needed."""
+        if not self.is_constant(node):
+            return self.layout[node]
+        found = {dim: self.labels(node, dim) for dim in range(len(shape_of(node))) if dim not in node.meta["varies"]}
+        return {dim: labels for dim, labels in found.items() if not _is_whole(labels, shape_of(node)[dim])}
+
+    def covering(self, node: fx.Node, layout: Layout) -> Layout:
+        """The layout an operand offers, for the result of ``node``: where needed elements are missing because the operand's are constant,
+        the needed ones instead."""
+        result = {}
+        for dim, labels in layout.items():
+            needed = along(self.analysis.needed[node], dim, shape_of(node)[dim]).nonzero().flatten()
+            result[dim] = labels if bool(torch.isin(needed, labels).all()) else needed
+        return result
+
+    def whole(self, node: fx.Node) -> fx.Node:
+        """The node's result with all its elements: those that do not exist are filled in with what is known of them."""
+        return self.supply(node, {})
+
+    def supply(self, node: fx.Node, layout: Layout) -> fx.Node:
+        """The node's result in exactly this layout."""
+        key = (node, *((dim, tuple(labels.tolist())) for dim, labels in sorted(layout.items())))
+        if key not in self._supplied:
+            self._supplied[key] = self._constant(node, layout) if self.is_constant(node) else self._converted(node, layout)
+        return self._supplied[key]
+
+    def _converted(self, node: fx.Node, layout: Layout) -> fx.Node:
+        result, have = self.new[node], dict(self.layout[node])
+        for dim in sorted({*have, *layout}):
+            size = shape_of(node)[dim]
+            there, wanted = have.get(dim, torch.arange(size)), layout.get(dim, torch.arange(size))
+            if torch.equal(there, wanted):
+                continue
+            if dim in node.meta["varies"]:
+                raise CannotRemove(node, "its units lie in a dimension whose size changes with the input")
+            position = torch.full((size,), -1)
+            position[there] = torch.arange(len(there))
+            chosen = position[wanted]
+            if bool((chosen < 0).any()):
+                missing = wanted[chosen < 0]
+                result = self._extended(node, result, dim, missing, have)
+                chosen[chosen < 0] = torch.arange(len(there), len(there) + len(missing))
+            if not torch.equal(chosen, torch.arange(len(chosen))) or len(chosen) < len(there):
+                result = self.gather(result, dim, chosen)
+            have[dim] = wanted
+        return result
+
+    def gather(self, new: fx.Node, dim: int, index: Tensor) -> fx.Node:
+        """The chosen indices along a dimension; a plain slice where they follow each other."""
+        start = int(index[0])
+        if torch.equal(index, torch.arange(start, start + len(index))):
+            return self.say("narrow", new, dim=dim, start=start, length=len(index))
+        return self.say("index_select", new, dim=dim, index=self.tensor("kept", index.to(self.device())))
+
+    def _extended(self, node: fx.Node, new: fx.Node, dim: int, missing: Tensor, have: Layout) -> fx.Node:
+        """The result with the missing indices appended; those of which nothing is known are needed by nobody and become zeros."""
+        fact = self.analysis.known.get(node)
+        rank = len(shape_of(node))
+        values = torch.zeros([1] * rank, dtype=torch.float64) if fact is None else fact.value
+        if values.shape[dim] > 1:
+            values = values.index_select(dim, missing)
+        for other, labels in have.items():
+            if other != dim and values.shape[other] > 1:
+                values = values.index_select(other, labels)
+        if not bool(values.any()):
+            padding = [0] * (2 * (rank - dim))
+            padding[-1] = len(missing)
+            return self.say("pad", new, pad=tuple(padding), value=0.0)
+        sizes = tuple(len(missing) if other == dim else self.say("size", new, dim=other) for other in range(rank))
+        filling = self.say("expand", self.tensor("constant", self.like(node, values), trainable=True), shape=sizes)
+        return self.say("cat", (new, filling), dim=dim)
+
+    def _constant(self, node: fx.Node, layout: Layout) -> fx.Node:
+        """A result that is the same for every input."""
+        fact = self.analysis.known[node]
+        values, shape = fact.value, shape_of(node)
+        for dim, labels in layout.items():
+            if values.shape[dim] > 1:
+                values = values.index_select(dim, labels)
+        sizes: list[Any] = [len(layout[dim]) if dim in layout else size for dim, size in enumerate(shape)]
+        for dim in node.meta["varies"]:
+            sizes[dim] = self.size_like(node, dim)
+        return self.say("expand", self.tensor("constant", self.like(node, values), trainable=True), shape=tuple(sizes))
+
+    def size_like(self, node: fx.Node, dim: int) -> fx.Node:
+        """The size of a dimension that varies, taken from a network input of the same size."""
+        for candidate in self.analysis.module.graph.nodes:
+            if candidate.op == "placeholder" and candidate in self.new:
+                for other in candidate.meta.get("varies", ()):
+                    if shape_of(candidate)[other] == shape_of(node)[dim]:
+                        return self.say("size", self.new[candidate], dim=other)
+        raise CannotRemove(node, "it is constant, but its size depends on the input")
+
+    def tensor(self, name: str, value: Tensor, trainable: bool = False) -> fx.Node:
+        """A new parameter or buffer."""
+        path = f"{name}_{sum(key.startswith(f'{name}_') for key in self.attributes)}"
+        self.attributes[path] = nn.Parameter(value) if trainable and value.is_floating_point() else value
+        return self.graph.get_attr(path)
+
+    def like(self, node: fx.Node, value: Tensor) -> Tensor:
+        return value.to(self.device(), node.meta["dtype"])
+
+    def call(self, path: str, layer: nn.Module, *arguments: Any) -> fx.Node:
+        """A node that calls a layer, which is entered under its old path."""
+        self.attributes[path] = layer
+        return self.graph.call_module(path, arguments)
+
+    def same(self, value: Any) -> Any:
+        """A copy of a layer or tensor; what was tied in the old network is tied in the new one."""
+        return copy.deepcopy(value, self._copies)
+
+
+def _is_whole(labels: Tensor, size: int) -> bool:
+    return len(labels) == size and torch.equal(labels, torch.arange(size))
+
+
+def padding_sizes(layer: nn.Module) -> bool:
+    """Whether a convolution reads zeros beyond the border."""
+    padding = layer.padding
+    if isinstance(padding, str):
+        return padding == "same" and any(size > 1 for size in layer.kernel_size)  # type: ignore[union-attr]
+    return any(size > 0 for size in padding)  # type: ignore[union-attr]
+
+

@@ -1,0 +1,106 @@
+"""One rule for each kind of operation, and which operation is of which kind."""
+
+from torch import fx, nn
+
+from bayesprune.gates.hooks import has_other_hooks
+from bayesprune.graph.vocabulary import (
+    ACTIVATIONS,
+    BATCH_NORMS,
+    CONVOLUTIONS,
+    DROPOUTS,
+    ELEMENTWISE,
+    FUNCTIONS,
+    INSTANCE_NORMS,
+    MIXING_NORMS,
+    MOVEMENT,
+    MOVEMENT_LAYERS,
+    PADDINGS,
+    POOLINGS,
+    TRANSPOSED_CONVOLUTIONS,
+    UPSAMPLINGS,
+    function_of,
+)
+from bayesprune.removal.analysis import Analysis, shape_of, tensor_inputs
+from bayesprune.removal.rules.contract import Attribute, Number, Output, Placeholder, Rule, Size
+from bayesprune.removal.rules.elementwise import Activation, Combination
+from bayesprune.removal.rules.layers import Convolution, Embedding, Linear
+from bayesprune.removal.rules.mixing import Attention, Product, Reduction, Softmax
+from bayesprune.removal.rules.movement import Concatenation, Movement, Selection
+from bayesprune.removal.rules.norms import ChannelNorm, MixingNorm, SpatialOperation
+
+_BLACK_BOX = Rule()
+_BY_OPERATION: dict[str, Rule] = {"placeholder": Placeholder(), "output": Output(), "get_attr": Attribute()}
+_BY_LAYER: tuple[tuple[tuple[type[nn.Module], ...], Rule], ...] = (
+    ((*ACTIVATIONS, *DROPOUTS), Activation()),
+    ((nn.Linear,), Linear()),
+    ((*CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS), Convolution()),
+    ((*BATCH_NORMS, *INSTANCE_NORMS, nn.PReLU), ChannelNorm()),
+    (MIXING_NORMS, MixingNorm()),
+    ((*POOLINGS, *PADDINGS, *UPSAMPLINGS), SpatialOperation()),
+    (MOVEMENT_LAYERS, Movement()),
+    ((nn.Softmax, nn.LogSoftmax), Softmax()),
+    ((nn.Embedding,), Embedding()),
+)
+_BY_FUNCTION: dict[str, Rule] = (
+    dict.fromkeys(ELEMENTWISE, Activation())
+    | dict.fromkeys(
+        ("add", "sub", "rsub", "mul", "div", "pow", "maximum", "minimum", "where", "masked_fill", "eq", "ne", "lt", "le", "gt", "ge"),
+        Combination(),
+    )
+    | dict.fromkeys(MOVEMENT - {"stack"}, Movement())
+    | dict.fromkeys(("mean", "sum", "amax"), Reduction())
+    | dict.fromkeys(("softmax", "log_softmax"), Softmax())
+    | dict.fromkeys(("interpolate", "pad"), SpatialOperation())
+    | {"cat": Concatenation(), "index_select": Selection(), "matmul": Product(), "attention": Attention(), "size": Size()}
+)
+_NEEDS_BATCH = (ChannelNorm, Convolution, SpatialOperation)
+
+
+def rule_for(analysis: Analysis, node: fx.Node) -> Rule:
+    """How removal treats a node."""
+    if node.op in _BY_OPERATION:
+        return _BY_OPERATION[node.op]
+    if "value" in node.meta:
+        return _BY_FUNCTION["size"] if node.target == "size" else Number()
+    if node in analysis.rigid or "shape" not in node.meta:
+        return _BLACK_BOX
+    rule = _layer_rule(analysis, node) if node.op == "call_module" else _function_rule(node)
+    reads = tensor_inputs(node)
+    lone = isinstance(rule, (Activation, Linear, Movement, Reduction, Softmax, *_NEEDS_BATCH))
+    if lone and len(reads) != 1:
+        return _BLACK_BOX
+    if isinstance(rule, _NEEDS_BATCH) and (len(shape_of(reads[0])) < 2 or 0 not in reads[0].meta["varies"] or not _is_batched(analysis, node)):
+        return _BLACK_BOX
+    return rule
+
+
+def _layer_rule(analysis: Analysis, node: fx.Node) -> Rule:
+    layer = analysis.layer(node)
+    if has_other_hooks(layer):
+        return _BLACK_BOX
+    for types, rule in _BY_LAYER:
+        if any(_is_plainly(layer, each) for each in types):
+            return rule
+    return _BLACK_BOX
+
+
+def _is_plainly(layer: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a layer is of this type and computes what the type says."""
+    return isinstance(layer, kind) and type(layer).forward is kind.forward
+
+
+def _function_rule(node: fx.Node) -> Rule:
+    function = function_of(node.op, node.target)
+    if function is None or FUNCTIONS[function.name].target != node.target:
+        return _BLACK_BOX
+    return _BY_FUNCTION.get(function.name, _BLACK_BOX)
+
+
+def _is_batched(analysis: Analysis, node: fx.Node) -> bool:
+    """Whether the channels are in dimension 1: a layer for feature maps may also be given a single one without its batch dimension."""
+    if node.op != "call_module":
+        return len(shape_of(node)) > 2
+    layer = analysis.layer(node)
+    if isinstance(layer, (*CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS)):
+        return len(shape_of(node)) == layer.weight.ndim
+    return True
