@@ -10,7 +10,10 @@ Example:
 """
 
 from bayesprune.attach import Placement, make_dependent, placement, sparsify
-from bayesprune.errors import BayespruneError
+from bayesprune.benchmark import Benchmark, benchmark
+from bayesprune.compact import Certificate, Compaction, compact
+from bayesprune.cost import Cost, CostReduction, cost
+from bayesprune.errors import BayespruneError, BayespruneWarning
 from bayesprune.gates import Gate, gates
 from bayesprune.objective import linear_warmup, negative_elbo, param_groups
 from bayesprune.prediction import predict
@@ -20,11 +23,20 @@ from bayesprune.version import __version__
 
 __all__ = [
     "BayespruneError",
+    "BayespruneWarning",
+    "Benchmark",
+    "Certificate",
+    "Compaction",
+    "Cost",
+    "CostReduction",
     "FitResult",
     "Gate",
     "Placement",
     "Summary",
     "__version__",
+    "benchmark",
+    "compact",
+    "cost",
     "fit",
     "gates",
     "linear_warmup",

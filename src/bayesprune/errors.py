@@ -11,6 +11,10 @@ class BayespruneError(Exception):
     """The root of all errors that bayesprune raises on purpose."""
 
 
+class BayespruneWarning(UserWarning):
+    """Something works, but perhaps not as meant."""
+
+
 class InputError(BayespruneError, ValueError):
     """An argument, option or model is not one that can be worked with."""
 

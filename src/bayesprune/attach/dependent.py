@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from bayesprune.attach.chain import BATCH_NORMS
+from bayesprune.graph.vocabulary import BATCH_NORMS
 from bayesprune.attach.sparsify import check_hyperparameters
 from bayesprune.errors import InputError
 from bayesprune.gates import require_gates

@@ -1,12 +1,15 @@
 """``placement``: what is gated in a model, and what is left alone."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
-from bayesprune.attach.chain import LeftAlone
-from bayesprune.attach.places import find_places
 from bayesprune.gates import Gate, require_gates
+from bayesprune.models.description import LeftAlone
+
+
+_LEFT_ALONE = "_layers_left_alone"
 
 
 @dataclass(frozen=True)
@@ -40,14 +43,17 @@ def placement(gated: nn.Module) -> Placement:
     found = require_gates(gated)
     paths = {id(module): path for path, module in gated.named_modules()}
     rows = tuple(GateRow(name, gate.method, gate.num_units, _controls(gate, paths)) for name, gate in found.items())
-    controlled = {id(each.layer) for gate in found.values() for each in gate.controlled}
-    places, left_alone = find_places(gated)
-    excluded = [
-        LeftAlone(place.controls, "excluded when the gates were put in")
-        for place in places
-        if id(gated.get_submodule(place.controls)) not in controlled
-    ]
-    return Placement(rows, (*left_alone, *excluded))
+    return Placement(rows, left_alone_in(gated))
+
+
+def remember_left_alone(gated: nn.Module, left_alone: Sequence[LeftAlone]) -> None:
+    """Write down in the model itself which of its layers got no gate."""
+    gated.__dict__[_LEFT_ALONE] = tuple(left_alone)
+
+
+def left_alone_in(gated: nn.Module) -> tuple[LeftAlone, ...]:
+    """The layers that got no gate when the gates were put in."""
+    return tuple(gated.__dict__.get(_LEFT_ALONE, ()))
 
 
 def _controls(gate: Gate, paths: dict[int, str]) -> str:

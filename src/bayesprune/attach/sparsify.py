@@ -9,12 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesprune.gates.hooks import put_on
+from bayesprune.attach.heads import put_on_heads
+from bayesprune.attach.placement import remember_left_alone
 from bayesprune.attach.places import find_places
 from bayesprune.errors import InputError, did_you_mean
+from bayesprune.example_inputs import ExampleInputs
 from bayesprune.gates import Gate, gates, method_class
-from bayesprune.models.description import GatePlace
-from bayesprune.prediction import evaluating
+from bayesprune.gates.hooks import put_on
+from bayesprune.graph.calls import run_example
+from bayesprune.models.description import GatePlace, LeftAlone
 
 _PLACE_ARGUMENTS = ("self", "num_units", "channel_dim", "groups")
 
@@ -23,26 +26,31 @@ def sparsify(
     model: nn.Module,
     method: str = "bb",
     *,
-    example_inputs: Tensor | tuple[Tensor, ...] | None = None,
+    example_inputs: ExampleInputs | None = None,
     before_norm: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
     **hyperparameters: Any,
 ) -> nn.Module:
-    """A copy of the model with a gate wherever its units can be pruned.
+    """A copy of the model with a gate wherever its units can be removed exactly.
 
-    It handles the networks of ``bayesprune.models``, any model that states its ``gate_places()``, and chains (``nn.Sequential``) of linear
-    layers, convolutions, norms, activations and pooling. The copy is still a model of the same class; ``placement`` shows what was gated.
+    The places are found by following the model's computation; networks that state their ``gate_places()``, such as the paper's, are taken
+    at their word. The copy is still a model of the same class, with the same parameters; ``placement`` shows what was gated, and names
+    every layer that was left alone with the reason.
 
     Args:
         model: what to sparsify; it is not changed.
         method: ``bb``, ``dbb``, ``sbp``, ``vib``, ``l0``, ``gd`` or ``cd``. DBB is the second stage of BB: train with ``bb`` and call
             ``make_dependent`` instead of starting with ``dbb``.
-        example_inputs: run through the gated copy, in evaluation mode, to see that it works.
+        example_inputs: a tensor, a tuple of positional arguments or a mapping of keyword arguments, such as two inputs of the data. May be
+            left out for networks that state their gate places.
         before_norm: gate convolutions before their batch normalisation, as in the paper, rather than after the activation.
         include: gate only the layers whose path matches one of these patterns.
         exclude: do not gate the layers whose path matches one of these patterns.
         **hyperparameters: of the method's gate, such as ``keep_init``, ``threshold`` or ``alpha``.
+
+    Raises:
+        InputError: the model does not run on the example, its computation cannot be followed, or nothing in it can be gated.
 
     Example:
         >>> gated = sparsify(model, "bb", example_inputs=x)
@@ -54,32 +62,27 @@ def sparsify(
     if gates(model):
         raise InputError("the model has gates already: give the plain model, or go on with make_dependent")
     gated = copy.deepcopy(model)
-    places, _ = find_places(gated, before_norm)
-    chosen = [place for place in places if _is_chosen(place.controls, include, exclude)]
-    if not chosen:
-        raise InputError(
-            f"nothing in {type(model).__name__} can be gated: {len(places)} places were found, none is left after include/exclude"
-        )
+    places, left_alone = find_places(gated, example_inputs, before_norm, lambda path: _is_chosen(path, include, exclude))
+    if not places:
+        raise InputError(_nothing_gated(model, left_alone))
     defaults = getattr(model, "gate_defaults", {}).get(method, {})
-    for position, place in enumerate(chosen):
-        # A linear layer reads the last dimension of its input, whatever lies between that and the batch.
-        reads_features = place.side == "input" and isinstance(gated.get_submodule(place.site), nn.Linear)
-        gate = gate_class(place.units, channel_dim=-1 if reads_features else 1, **(dict(defaults) | hyperparameters))
+    for position, place in enumerate(places):
+        groups = None if place.groups is None else torch.tensor(place.groups)
+        gate = gate_class(place.units, channel_dim=place.channel_dim, groups=groups, **(dict(defaults) | hyperparameters))
         gate.position = position
         _attach(gated, place, gate)
+    remember_left_alone(gated, left_alone)
     _switch_off_fixed_dropout(gated)
     if example_inputs is not None:
-        check_runs(gated, example_inputs)
+        run_example(gated, example_inputs)
     return gated
 
 
-def check_runs(model: nn.Module, example_inputs: Tensor | tuple[Tensor, ...]) -> None:
-    """Run a model once in evaluation mode and report in our own words if it cannot."""
-    try:
-        with torch.no_grad(), evaluating(model):
-            model(*(example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)))
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise InputError(f"the gated model does not run on example_inputs: {error}") from error
+def _nothing_gated(model: nn.Module, left_alone: Sequence[LeftAlone]) -> str:
+    if not left_alone:
+        return f"nothing in {type(model).__name__} can be gated: it has no linear or convolutional layers"
+    shown = "; ".join(f"{each.layer}: {each.reason}" for each in left_alone[:5])
+    return f"nothing in {type(model).__name__} can be gated. {shown}{'; and others' if len(left_alone) > 5 else ''}"
 
 
 def _attach(model: nn.Module, place: GatePlace, gate: Gate) -> None:
@@ -89,7 +92,10 @@ def _attach(model: nn.Module, place: GatePlace, gate: Gate) -> None:
     gate.to(weight.device, torch.float64 if weight.dtype == torch.float64 else torch.float32)
     gate.control(layer, place.controls_dim)
     gate.train(layer.training)
-    put_on(model.get_submodule(place.site), place.side, gate)
+    if place.side == "head":
+        put_on_heads(model.get_submodule(place.site), gate)
+    else:
+        put_on(model.get_submodule(place.site), place.side, gate)
 
 
 def _is_chosen(path: str, include: Sequence[str] | None, exclude: Sequence[str]) -> bool:

@@ -107,7 +107,7 @@ def cost(model: nn.Module, example_inputs: ExampleInputs, *, batch: int | None =
         raise InputError(f"batch is how many inputs example_inputs holds, at least 1, not {inputs}")
     counter = FlopCounterMode(display=False, custom_mapping=flop_formulas())
     memory = ActivationMemory()
-    with torch.no_grad(), evaluating(model), _every_operator_visible(), counter, memory:
+    with torch.no_grad(), evaluating(model), _frozen(model), _every_operator_visible(), counter, memory:
         call(model, example_inputs)
     return Cost(
         macs=round(counter.get_total_flops() / 2 / inputs),
@@ -116,6 +116,19 @@ def cost(model: nn.Module, example_inputs: ExampleInputs, *, batch: int | None =
         activation_bytes=round(memory.peak / inputs),
         paper=paper_cost(model.layers()) if isinstance(model, DescribedModel) else None,
     )
+
+
+@contextmanager
+def _frozen(model: nn.Module) -> Iterator[None]:
+    """No parameter asks for gradients: a view of one that does, made without gradients, is something the counter cannot take."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
 
 
 @contextmanager

@@ -52,7 +52,13 @@ class ControlledLayer:
     @property
     def unit_axis(self) -> int:
         """The dimension of the weight along which the units lie."""
-        return 0 if self.side == "outputs" else 1
+        return _unit_axis(self.layer, self.side)
+
+
+def _unit_axis(layer: nn.Module, side: str) -> int:
+    # Transposed convolutions alone hold their inputs first.
+    outputs_first = not isinstance(layer, (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d))
+    return 0 if (side == "outputs") == outputs_first else 1
 
 
 class Gate(NoisyModule, ABC):
@@ -137,7 +143,7 @@ class Gate(NoisyModule, ABC):
         """Name the layer whose weights belong to this gate's units."""
         weight = getattr(layer, "weight", None)
         channels = self.units.channels
-        size = weight.shape[0 if side == "outputs" else 1] if isinstance(weight, Tensor) and weight.ndim > 1 else None
+        size = weight.shape[_unit_axis(layer, side)] if isinstance(weight, Tensor) and weight.ndim > 1 else None
         if size is None or (channels is not None and size != channels):
             raise InputError(f"a gate over {channels} channels cannot control the {side} of {layer}: the numbers do not agree")
         self.controlled = (*self.controlled, ControlledLayer(layer, side))

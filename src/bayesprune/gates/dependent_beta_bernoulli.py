@@ -17,7 +17,7 @@ from bayesprune.errors import InputError
 from bayesprune.gates.beta_bernoulli import RAW_ONE, BetaBernoulli, expected_pi, sample_log_pi
 from bayesprune.gates.contract import Gate, Tradeoff, require_finite, require_positive
 
-_PHI_EDGE = 1e-10
+PHI_EDGE = 1e-10
 
 
 class DependentBetaBernoulli(Gate):
@@ -131,7 +131,7 @@ class DependentBetaBernoulli(Gate):
         return torch.where(probability > self.threshold, probability, 0.0)
 
     def _phi(self, before_clamp: Tensor) -> Tensor:
-        return before_clamp.clamp(_PHI_EDGE, 1.0 - _PHI_EDGE)
+        return before_clamp.clamp(PHI_EDGE, 1.0 - PHI_EDGE)
 
     def _standardised(self, x: Tensor, update: bool) -> Tensor:
         """scale_k (x_k - mu_k) / sigma_k + shift_k; if asked, and in training, the running statistics are updated."""

@@ -154,7 +154,9 @@ for _dims in (1, 2, 3):
     _enter(_pooling(getattr(nn, f"AdaptiveAvgPool{_dims}d")), _adaptive, getattr(F, f"adaptive_avg_pool{_dims}d"), f"adaptive_avg_pool{_dims}d.default")  # fmt: skip
     _enter(_pooling(getattr(nn, f"AdaptiveMaxPool{_dims}d")), _adaptive, getattr(F, f"adaptive_max_pool{_dims}d"))
 _enter(_batch_norm, "input running_mean running_var weight bias training momentum eps", F.batch_norm)
-_enter(_batch_norm, "input weight bias running_mean running_var training momentum eps cudnn_enabled", torch.batch_norm, "batch_norm.default")
+_enter(
+    _batch_norm, "input weight bias running_mean running_var training momentum eps cudnn_enabled", torch.batch_norm, "batch_norm.default"
+)
 _enter(_layer_norm, "input normalized_shape weight bias eps cudnn_enable", F.layer_norm, torch.layer_norm, "layer_norm.default")
 _enter(_rms_norm, "input normalized_shape weight eps", F.rms_norm, "rms_norm.default")
 _enter(_group_norm, "input num_groups weight bias eps cudnn_enabled", F.group_norm, torch.group_norm, "group_norm.default")

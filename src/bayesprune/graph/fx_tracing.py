@@ -68,7 +68,9 @@ class LayerTracer(fx.Tracer):
         check_written_out(m.self_attn, src_mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=is_causal)
         return encoder_layer_steps(m, src)
 
-    def _encoder(self, m: nn.TransformerEncoder, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: Any = None) -> Any:
+    def _encoder(
+        self, m: nn.TransformerEncoder, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: Any = None
+    ) -> Any:
         check_written_out(m.layers[0].self_attn, mask=mask, src_key_padding_mask=src_key_padding_mask)  # type: ignore[arg-type]
         return encoder_steps(m, src)
 

@@ -24,8 +24,10 @@ class Untraceable(Exception):
 
 def normalise(recorded: fx.Graph, referred: dict[str, nn.Module | Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
     """The recorded graph in the vocabulary. It shares the model's tensors; layers are copies without hooks of gates."""
-    attributes = {path: without_gates(value) if isinstance(value, nn.Module) and not isinstance(value, Gate) else value for path, value in referred.items()}  # fmt: skip
-    source = fx.GraphModule(attributes, recorded)
+    bare = {
+        path: without_gates(each) if isinstance(each, nn.Module) and not isinstance(each, Gate) else each for path, each in referred.items()
+    }
+    source = fx.GraphModule(bare, recorded)
     source.eval()
     return _Normaliser(source, record(source, args, kwargs)).run()
 
@@ -44,7 +46,9 @@ class _Normaliser:
             getattr(self, f"_{node.op}")(node)
         self.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
         used = {node.target for node in self.graph.nodes if node.op in ("call_module", "get_attr")}
-        return fx.GraphModule({path: value for path, value in self.attributes.items() if path in used}, self.graph, type(self.source).__name__)
+        return fx.GraphModule(
+            {path: value for path, value in self.attributes.items() if path in used}, self.graph, type(self.source).__name__
+        )
 
     def _placeholder(self, node: fx.Node) -> None:
         new = self.graph.placeholder(str(node.target))
@@ -70,12 +74,14 @@ class _Normaliser:
     def _call_module(self, node: fx.Node) -> None:
         path = str(node.target)
         module = self.source.get_submodule(path)
-        if isinstance(module, nn.Module) and getattr(module, "inplace", False):
+        if isinstance(module, Gate):  # Under its own name it would be part of the layer that it is hooked to.
+            path = f"gates.{path.replace('.', '_')}"
+        else:
             module = without_gates(module)
+        mutated = None
+        if getattr(module, "inplace", False):
             module.inplace = False  # type: ignore[assignment]
             mutated = node.args[0]
-        else:
-            mutated = None
         self.attributes[path] = module
         new = self.graph.call_module(path, self._current(node.args), self._current(node.kwargs))
         self.now[node] = new

@@ -51,7 +51,9 @@ def annotate(module: fx.GraphModule, example_inputs: ExampleInputs) -> None:
             node.meta["shape"], node.meta["dtype"] = tuple(value.shape), value.dtype
             other = tuple(three[node].shape) if three else None
             node.meta["varies"] = frozenset(
-                dim for dim, size in enumerate(value.shape) if (other is None and dim == 0 and node.op != "get_attr") or (other and other[dim] != size)
+                dim
+                for dim, size in enumerate(value.shape)
+                if (other is None and dim == 0 and node.op != "get_attr") or (other and other[dim] != size)
             )
         elif isinstance(value, (int, float, bool)):
             node.meta["value"] = value

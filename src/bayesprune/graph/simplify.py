@@ -39,7 +39,9 @@ def _slices(module: fx.GraphModule) -> bool:
         pieces = node.target(torch.arange(shape[dim]), *node.args[1:], **{k: v for k, v in node.kwargs.items() if k != "dim"})
         for user in users:
             piece = pieces[user.args[1]]
-            index: Any = int(piece) if node.target is torch.unbind else slice(int(piece[0]), int(piece[-1]) + 1) if len(piece) else slice(0, 0)
+            index: Any = (
+                int(piece) if node.target is torch.unbind else slice(int(piece[0]), int(piece[-1]) + 1) if len(piece) else slice(0, 0)
+            )
             with module.graph.inserting_before(user):
                 sliced = module.graph.call_function(operator.getitem, (read, (*[slice(None)] * dim, index)))
             user.replace_all_uses_with(sliced)

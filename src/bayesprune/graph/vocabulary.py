@@ -103,7 +103,7 @@ def _word(
     FUNCTIONS[name] = function
     for alias in (*aliases, *(() if isinstance(target, str) else (target,))):
         _BY_CALLABLE[alias] = function
-    for method in (methods.split() or ([target] if isinstance(target, str) else [])):
+    for method in methods.split() or ([target] if isinstance(target, str) else []):
         _BY_METHOD[method] = function
     for overload in aten.split():
         _BY_ATEN[overload] = function
@@ -122,7 +122,14 @@ for _name in ("sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "abs", "neg", "s
     _aliases = tuple(f for f in (getattr(F, _name, None), getattr(torch, f"{_name}_", None), getattr(torch.special, _name, None)) if f)
     _word(_name, getattr(torch, _name), aliases=_aliases, methods=f"{_name} {_name}_", aten=f"{_name}.default {_name}_.default")
 _BY_CALLABLE[operator.neg] = FUNCTIONS["neg"]
-_word("relu", torch.relu, "input inplace=False", aliases=(F.relu, F.relu_, torch.relu_), methods="relu relu_", aten="relu.default relu_.default")
+_word(
+    "relu",
+    torch.relu,
+    "input inplace=False",
+    aliases=(F.relu, F.relu_, torch.relu_),
+    methods="relu relu_",
+    aten="relu.default relu_.default",
+)
 _word("relu6", F.relu6, "input inplace=False", aten="relu6.default relu6_.default")
 _word("leaky_relu", F.leaky_relu, "input negative_slope=0.01 inplace=False", aten="leaky_relu.default leaky_relu_.default")
 _word("elu", F.elu, "input alpha=1.0 inplace=False", aten="elu.default elu_.default")
@@ -158,7 +165,14 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or"):
     _word(_name, getattr(torch, _name), "input other", tensors=2, aliases=_aliases, methods=_name, aten=f"{_name}.Tensor {_name}.Scalar {_name}.default")  # fmt: skip
 
 # Elements moved, none computed.
-_word("reshape", torch.reshape, "input shape", methods="reshape view", aten="reshape.default view.default _unsafe_view.default", gathers="shape")
+_word(
+    "reshape",
+    torch.reshape,
+    "input shape",
+    methods="reshape view",
+    aten="reshape.default view.default _unsafe_view.default",
+    gathers="shape",
+)
 _word("flatten", torch.flatten, "input start_dim=0 end_dim=-1", methods="flatten", aten="flatten.using_ints")
 _word("unflatten", torch.unflatten, "input dim sizes", methods="unflatten", aten="unflatten.int")
 _word("permute", torch.permute, "input dims", methods="permute", aten="permute.default", gathers="dims")
@@ -194,7 +208,11 @@ _word("einsum", torch.einsum, "equation operands", tensors=2, aten="einsum.defau
 _word("attention", F.scaled_dot_product_attention, "query key value attn_mask=None dropout_p=0.0 is_causal=False scale=None enable_gqa=False", tensors=4, aten="scaled_dot_product_attention.default")  # fmt: skip
 
 # Feature maps.
-_word("interpolate", F.interpolate, "input size=None scale_factor=None mode=nearest align_corners=None recompute_scale_factor=None antialias=False")
+_word(
+    "interpolate",
+    F.interpolate,
+    "input size=None scale_factor=None mode=nearest align_corners=None recompute_scale_factor=None antialias=False",
+)
 _word("pad", F.pad, "input pad mode=constant value=None", aten="pad.default constant_pad_nd.default")
 
 # Sizes, which are numbers, and tensors made from them.
@@ -260,7 +278,9 @@ def bind(function: Function, target: Any, args: tuple[Any, ...], kwargs: dict[st
     return None if missing else function.defaults | bound
 
 
-_HARMLESS = frozenset({"memory_format", "pin_memory", "implicit", "device", "layout", "_stacklevel", "requires_grad", "non_blocking", "copy"})
+_HARMLESS = frozenset(
+    {"memory_format", "pin_memory", "implicit", "device", "layout", "_stacklevel", "requires_grad", "non_blocking", "copy"}
+)
 
 
 def _parameter_names(function: Function, target: Any) -> tuple[str, ...]:

@@ -15,22 +15,34 @@ class GatePlace:
 
     Attributes:
         site: path of the submodule that the gate is hooked to.
-        side: whether the gate multiplies that submodule's input or its output.
+        side: whether the gate multiplies that submodule's input or its output, or the outputs of the heads of an attention layer.
         units: how many units the gate has.
         controls: path of the layer whose weights the gate's units own.
         controls_dim: whether a unit owns an input or an output of that layer.
+        channel_dim: the dimension along which the units lie: 1, or -1 for the last one.
+        groups: the unit of each channel, where a unit has several.
     """
 
     site: str
-    side: Literal["input", "output"]
+    side: Literal["input", "output", "head"]
     units: int
     controls: str
     controls_dim: Literal["inputs", "outputs"]
+    channel_dim: Literal[1, -1] = 1
+    groups: tuple[int, ...] | None = None
 
     @property
     def name(self) -> str:
         """What the gate at this place is called."""
         return f"{self.site}.{self.side}_gate"
+
+
+@dataclass(frozen=True)
+class LeftAlone:
+    """A layer whose units get no gate, and why."""
+
+    layer: str
+    reason: str
 
 
 class PaperQuirk(Enum):

@@ -53,9 +53,9 @@ class LeNet500300(nn.Module):
     def gate_places(self, before_norm: bool = False) -> tuple[GatePlace, ...]:
         """The inputs of the three linear layers; there is no normalisation, so ``before_norm`` changes nothing."""
         return (
-            GatePlace("fc1", "input", self.fc1.in_features, controls="fc1", controls_dim="inputs"),
-            GatePlace("fc2", "input", self.fc2.in_features, controls="fc2", controls_dim="inputs"),
-            GatePlace("fc3", "input", self.fc3.in_features, controls="fc3", controls_dim="inputs"),
+            GatePlace("fc1", "input", self.fc1.in_features, controls="fc1", controls_dim="inputs", channel_dim=-1),
+            GatePlace("fc2", "input", self.fc2.in_features, controls="fc2", controls_dim="inputs", channel_dim=-1),
+            GatePlace("fc3", "input", self.fc3.in_features, controls="fc3", controls_dim="inputs", channel_dim=-1),
         )
 
     def layers(self) -> tuple[Layer, ...]:
@@ -111,8 +111,8 @@ class LeNet5Caffe(nn.Module):
         return (
             GatePlace("conv1", "output", self.conv1.out_channels, controls="conv1", controls_dim="outputs"),
             GatePlace("conv2", "output", self.conv2.out_channels, controls="conv2", controls_dim="outputs"),
-            GatePlace("fc1", "input", self.fc1.in_features, controls="fc1", controls_dim="inputs"),
-            GatePlace("fc2", "input", self.fc2.in_features, controls="fc2", controls_dim="inputs"),
+            GatePlace("fc1", "input", self.fc1.in_features, controls="fc1", controls_dim="inputs", channel_dim=-1),
+            GatePlace("fc2", "input", self.fc2.in_features, controls="fc2", controls_dim="inputs", channel_dim=-1),
         )
 
     def layers(self) -> tuple[Layer, ...]:

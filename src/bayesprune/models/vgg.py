@@ -84,8 +84,8 @@ class VGGLike(nn.Module):
             conv = f"features.block{number}.conv"
             site = conv if before_norm else f"features.block{number}.relu"
             places.append(GatePlace(site, "output", width, controls=conv, controls_dim="outputs"))
-        places.append(GatePlace("fc1", "input", self.fc1.in_features, controls="fc1", controls_dim="inputs"))
-        places.append(GatePlace("fc2", "input", self.fc2.in_features, controls="fc2", controls_dim="inputs"))
+        places.append(GatePlace("fc1", "input", self.fc1.in_features, controls="fc1", controls_dim="inputs", channel_dim=-1))
+        places.append(GatePlace("fc2", "input", self.fc2.in_features, controls="fc2", controls_dim="inputs", channel_dim=-1))
         return tuple(places)
 
     def layers(self) -> tuple[Layer, ...]:

@@ -4,10 +4,12 @@ Forward: which elements of each activation are the same for every input, because
 exist physically for the outputs to come out right. What is not needed can be removed without changing what the network computes.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, fx, nn
 
-from bayesprune.removal.status import Known, compressed
+from bayesprune.removal.status import Known, compressed, known
 
 
 class Analysis:
@@ -16,13 +18,17 @@ class Analysis:
     Attributes:
         module: the graph, annotated with shapes.
         rigid: nodes that are taken as black boxes, whatever they compute.
+        zeros: elements of results that are taken to be zero, whatever is computed.
         known: what is known of a node's result.
         needed: which elements of a node's result are needed, as a status; nodes of which nothing is needed are missing.
         constant: nodes of which something is needed but all of that is known.
     """
 
-    def __init__(self, module: fx.GraphModule, rigid: frozenset[fx.Node] = frozenset()) -> None:
+    def __init__(
+        self, module: fx.GraphModule, rigid: frozenset[fx.Node] = frozenset(), zeros: Mapping[fx.Node, Tensor] | None = None
+    ) -> None:
         self.module = module
+        self.zeros = zeros or {}
         self.rigid = rigid | shared_layers(module)
         self.known: dict[fx.Node, Known] = {}
         self.needed: dict[fx.Node, Tensor] = {}
@@ -34,6 +40,8 @@ class Analysis:
         nodes = list(self.module.graph.nodes)
         for node in nodes:
             found = rule_for(self, node).known(self, node)
+            if node in self.zeros:
+                found = _with_zeros(found, self.zeros[node])
             if found is not None:
                 self.known[node] = found
         for node in reversed(nodes):
@@ -72,6 +80,12 @@ class Analysis:
         value = getattr(self.module.get_submodule(owner), name)
         assert isinstance(value, Tensor)
         return value
+
+
+def _with_zeros(fact: Known | None, zero: Tensor) -> Known | None:
+    if fact is None:
+        return known(zero, torch.zeros_like(zero, dtype=torch.float64))
+    return known(fact.mask | zero, torch.where(zero, 0.0, fact.value))
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:

@@ -209,5 +209,3 @@ def padding_sizes(layer: nn.Module) -> bool:
     if isinstance(padding, str):
         return padding == "same" and any(size > 1 for size in layer.kernel_size)  # type: ignore[union-attr]
     return any(size > 0 for size in padding)  # type: ignore[union-attr]
-
-

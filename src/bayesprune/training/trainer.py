@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesprune.attach.chain import BATCH_NORMS
+from bayesprune.graph.vocabulary import BATCH_NORMS
 from bayesprune.errors import DivergedError, StorageError
 from bayesprune.gates import gates
 from bayesprune.noise import NoiseKeys, derive_seed

@@ -26,7 +26,7 @@ from bayesprune.removal.rules.elementwise import Activation, Combination
 from bayesprune.removal.rules.layers import Convolution, Embedding, Linear
 from bayesprune.removal.rules.mixing import Attention, Product, Reduction, Softmax
 from bayesprune.removal.rules.movement import Concatenation, Movement, Selection
-from bayesprune.removal.rules.norms import ChannelNorm, MixingNorm, SpatialOperation
+from bayesprune.removal.rules.norms import ChannelNorm, GroupNorm, MixingNorm, SpatialOperation
 
 _BLACK_BOX = Rule()
 _BY_OPERATION: dict[str, Rule] = {"placeholder": Placeholder(), "output": Output(), "get_attr": Attribute()}
@@ -35,6 +35,7 @@ _BY_LAYER: tuple[tuple[tuple[type[nn.Module], ...], Rule], ...] = (
     ((nn.Linear,), Linear()),
     ((*CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS), Convolution()),
     ((*BATCH_NORMS, *INSTANCE_NORMS, nn.PReLU), ChannelNorm()),
+    ((nn.GroupNorm,), GroupNorm()),
     (MIXING_NORMS, MixingNorm()),
     ((*POOLINGS, *PADDINGS, *UPSAMPLINGS), SpatialOperation()),
     (MOVEMENT_LAYERS, Movement()),
@@ -53,7 +54,7 @@ _BY_FUNCTION: dict[str, Rule] = (
     | dict.fromkeys(("interpolate", "pad"), SpatialOperation())
     | {"cat": Concatenation(), "index_select": Selection(), "matmul": Product(), "attention": Attention(), "size": Size()}
 )
-_NEEDS_BATCH = (ChannelNorm, Convolution, SpatialOperation)
+_NEEDS_BATCH = (ChannelNorm, Convolution, GroupNorm, SpatialOperation)
 
 
 def rule_for(analysis: Analysis, node: fx.Node) -> Rule:
@@ -69,7 +70,9 @@ def rule_for(analysis: Analysis, node: fx.Node) -> Rule:
     lone = isinstance(rule, (Activation, Linear, Movement, Reduction, Softmax, *_NEEDS_BATCH))
     if lone and len(reads) != 1:
         return _BLACK_BOX
-    if isinstance(rule, _NEEDS_BATCH) and (len(shape_of(reads[0])) < 2 or 0 not in reads[0].meta["varies"] or not _is_batched(analysis, node)):
+    if isinstance(rule, _NEEDS_BATCH) and (
+        len(shape_of(reads[0])) < 2 or 0 not in reads[0].meta["varies"] or not _is_batched(analysis, node)
+    ):
         return _BLACK_BOX
     return rule
 

@@ -112,6 +112,8 @@ class Combination(Rule):
             if build.is_constant(base):
                 continue
             layout = build.layout_of(base)
+            if any(labels is not layout[dim] for dim, labels in build.covering(node, layout).items()):
+                continue
             if build.is_constant(part):
                 build.enter(node, self._with_constants(build, node, base, part, layout, None), layout)
                 return True
@@ -151,5 +153,3 @@ def _own(common: "Layout", node: fx.Node, read: fx.Node) -> "Layout":
     """The layout of a result in the dimensions of an operand that is broadcast to it."""
     shift = len(shape_of(node)) - len(shape_of(read))
     return {dim - shift: labels for dim, labels in common.items() if dim >= shift and shape_of(read)[dim - shift] > 1}
-
-

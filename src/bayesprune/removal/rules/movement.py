@@ -162,7 +162,7 @@ class Concatenation(Rule):
     """Tensors put behind each other along one dimension."""
 
     def known(self, analysis: Analysis, node: fx.Node) -> Known | None:
-        dim = self._dim(node)
+        dim = self.dim(node)
         parts = list(node.args[0])  # type: ignore[arg-type]
         if not any(part in analysis.known for part in parts):
             return None
@@ -181,14 +181,14 @@ class Concatenation(Rule):
         return known(joined(masks), joined(values))
 
     def needs(self, analysis: Analysis, node: fx.Node, needed: Tensor) -> Iterator[tuple[fx.Node, Tensor]]:
-        dim, start = self._dim(node), 0
+        dim, start = self.dim(node), 0
         for part in node.args[0]:  # type: ignore[union-attr]
             size = shape_of(part)[dim]
             yield part, needed if needed.shape[dim] == 1 else needed.narrow(dim, start, size)
             start += size
 
     def rebuild(self, build: "Rebuild", node: fx.Node) -> None:
-        dim, start = self._dim(node), 0
+        dim, start = self.dim(node), 0
         sources, labels = [], []
         for part in node.args[0]:  # type: ignore[union-attr]
             if part in build.new or part in build.analysis.needed:
@@ -199,7 +199,8 @@ class Concatenation(Rule):
         new = build.say("cat", tuple(sources), dim=dim) if len(sources) > 1 else sources[0]
         build.enter(node, new, {dim: torch.cat(labels)})
 
-    def _dim(self, node: fx.Node) -> int:
+    def dim(self, node: fx.Node) -> int:
+        """Along which dimension the tensors are put."""
         dim = node.kwargs.get("dim", 0)
         assert isinstance(dim, int)
         return dim % len(shape_of(node))

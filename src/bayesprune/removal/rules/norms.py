@@ -9,7 +9,8 @@ from torch import Tensor, fx, nn
 from bayesprune.graph.vocabulary import BATCH_NORMS
 from bayesprune.removal.analysis import Analysis, everything, shape_of, tensor_inputs
 from bayesprune.removal.rules.contract import Rule
-from bayesprune.removal.status import Known, known, on_dimension
+from bayesprune.removal.rules.layers import kept_groups
+from bayesprune.removal.status import Known, along, known, on_dimension
 
 if TYPE_CHECKING:
     from bayesprune.removal.rebuild import Rebuild
@@ -26,7 +27,9 @@ class ChannelNorm(Rule):
         fact = analysis.known.get(read)
         shape = shape_of(node)
         weight = _vector(layer, "weight", shape[1])
-        mask = on_dimension(weight == 0, 1, len(shape)) if not isinstance(layer, nn.PReLU) else torch.zeros([1] * len(shape), dtype=torch.bool)
+        mask = (
+            on_dimension(weight == 0, 1, len(shape)) if not isinstance(layer, nn.PReLU) else torch.zeros([1] * len(shape), dtype=torch.bool)
+        )
         value = on_dimension(_vector(layer, "bias", shape[1]), 1, len(shape))
         if fact is not None:
             size = [fact.mask.shape[0], shape[1], *fact.mask.shape[2:]]
@@ -100,6 +103,29 @@ class MixingNorm(Rule):
     def needs(self, analysis: Analysis, node: fx.Node, needed: Tensor) -> Iterator[tuple[fx.Node, Tensor]]:
         (read,) = tensor_inputs(node)
         yield read, analysis.unknown(read, everything(read))
+
+
+class GroupNorm(MixingNorm):
+    """Group normalisation: channels depend on the others of their group, and groups can go as a whole."""
+
+    def needs(self, analysis: Analysis, node: fx.Node, needed: Tensor) -> Iterator[tuple[fx.Node, Tensor]]:
+        (read,) = tensor_inputs(node)
+        channels = self._channels(analysis, node, needed)
+        yield read, analysis.unknown(read, on_dimension(channels, 1, len(shape_of(read))))
+
+    def rebuild(self, build: "Rebuild", node: fx.Node) -> None:
+        (read,) = tensor_inputs(node)
+        kept = self._channels(build.analysis, node, build.analysis.needed[node]).nonzero().flatten()
+        smaller = build.same(build.analysis.layer(node))
+        size = shape_of(node)[1] // smaller.num_groups
+        _shrink(smaller, kept, shape_of(node)[1])
+        smaller.num_groups, smaller.num_channels = len(kept) // size, len(kept)
+        build.enter(node, build.call(str(node.target), smaller, build.supply(read, {1: kept})), {1: kept})
+
+    def _channels(self, analysis: Analysis, node: fx.Node, needed: Tensor) -> Tensor:
+        """All channels of the groups of which some channel is needed."""
+        channels, groups = shape_of(node)[1], cast(int, analysis.layer(node).num_groups)
+        return kept_groups(along(needed, 1, channels), groups).repeat_interleave(channels // groups)
 
 
 class SpatialOperation(Rule):

@@ -1,0 +1,135 @@
+"""Would a unit really go? Asked of the very analysis that removes units later."""
+
+import torch
+from torch import Tensor, fx
+
+from bayesprune.graph.vocabulary import MIXING_NORMS
+from bayesprune.removal.analysis import Analysis, shape_of, tensor_inputs
+from bayesprune.removal.rules import rule_for
+from bayesprune.removal.rules.contract import Output, Rule
+from bayesprune.removal.rules.elementwise import Combination
+from bayesprune.removal.rules.layers import Convolution, Linear
+from bayesprune.removal.rules.movement import Concatenation
+from bayesprune.removal.rules.norms import GroupNorm, MixingNorm
+from bayesprune.removal.status import along
+
+
+_MIXING = (Rule, Output, MixingNorm)
+
+
+class Trial:
+    """What would happen to a network if some elements of an activation were zero.
+
+    Args:
+        module: the traced network.
+    """
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self.module = module
+        self.baseline = Analysis(module).run()
+
+    def obstacle(self, activation: fx.Node, owner: Tensor) -> str | None:
+        """Why units of an activation cannot be removed; None if they can.
+
+        Args:
+            activation: where the gate would be.
+            owner: the unit of each element, as a status.
+        """
+        count = int(owner.max()) + 1
+        halves = [owner % 2 == 0, owner % 2 == 1] if count > 1 else [owner == 0]
+        for zero in halves:
+            analysis = Analysis(self.module, zeros={activation: zero}).run()
+            reason = self._mixed(analysis, activation)
+            if reason is not None:
+                return reason
+            if not self._spares(analysis, activation, zero, owner):
+                return self._who_needs(analysis, activation, zero)
+        return None
+
+    def touched(self, activation: fx.Node, owner: Tensor) -> set[str]:
+        """Layers that become smaller when units of the activation are removed."""
+        analysis = Analysis(self.module, zeros={activation: owner % 2 == 0}).run()
+        smaller = set()
+        for node in self.module.graph.nodes:
+            if node.op == "call_module" and node in self.baseline.needed and node not in analysis.constant:
+                before = self.baseline.needed[node]
+                after = analysis.needed.get(node, torch.zeros_like(before))
+                if bool((before & ~after).any()):
+                    smaller.add(str(node.target))
+        return smaller
+
+    def _spares(self, analysis: Analysis, activation: fx.Node, zero: Tensor, owner: Tensor) -> bool:
+        """Whether the zeroed units need not be computed any more; a few may stand for the others where zeros turn into constants."""
+        needed = analysis.needed.get(activation)
+        if needed is None:
+            return True
+        left = len(torch.where(needed & zero, owner, -1).unique()) - 1 if bool((needed & zero).any()) else 0
+        zeroed = len(torch.where(zero, owner, -1).unique()) - int(not bool(zero.all()))
+        return left <= max(1, zeroed // 2) if self._turns_constant(analysis, activation) else left == 0
+
+    def _turns_constant(self, analysis: Analysis, activation: fx.Node) -> bool:
+        """Whether a zero becomes another constant on its way, as before a batch normalisation."""
+        return any(user in analysis.known and bool((analysis.known[user].value != 0).any()) for user in activation.users)
+
+    def _mixed(self, analysis: Analysis, activation: fx.Node) -> str | None:
+        """The first operation downstream that takes in a zeroed unit together with others."""
+        reached, waiting = {activation}, [activation]
+        while waiting:
+            node = waiting.pop(0)
+            for user in node.users:
+                if "value" in user.meta:
+                    continue
+                rule = rule_for(analysis, user)
+                if isinstance(rule, Linear) or (isinstance(rule, Convolution) and analysis.layer(user).groups == 1):
+                    continue
+                if type(rule) in _MIXING or self._splits_group(analysis, rule, node, user) or self._joins(analysis, rule, node, user):
+                    return self._describe(analysis, user)
+                if self._learned(analysis, user) and user not in reached:
+                    reached.add(user)
+                    waiting.append(user)
+        return None
+
+    def _joins(self, analysis: Analysis, rule: Rule, node: fx.Node, user: fx.Node) -> bool:
+        """Whether the operation lays the units beside something that has them all."""
+        reads = tensor_inputs(user)
+        if isinstance(rule, Combination) and user.target is not torch.mul:
+            return len(reads) > 1 and any(shape_of(read) != shape_of(user) for read in reads)
+        if isinstance(rule, Concatenation):
+            units_along = [dim for dim, size in enumerate(analysis.known[node].mask.shape) if size > 1]
+            return rule.dim(user) not in units_along
+        return False
+
+    def _splits_group(self, analysis: Analysis, rule: Rule, node: fx.Node, user: fx.Node) -> bool:
+        """Whether only a part of what is normalised together is zero."""
+        if not isinstance(rule, GroupNorm):
+            return False
+        channels = shape_of(user)[1]
+        zero = along(analysis.known[node].zero, 1, channels).reshape(analysis.layer(user).num_groups, -1)
+        return bool((zero.any(dim=1) & ~zero.all(dim=1)).any())
+
+    def _learned(self, analysis: Analysis, node: fx.Node) -> bool:
+        """Whether more is known of a node than without the zeros."""
+        now, before = analysis.known.get(node), self.baseline.known.get(node)
+        return now is not None and (before is None or bool((now.mask & ~before.mask).any()))
+
+    def _who_needs(self, analysis: Analysis, activation: fx.Node, zero: Tensor) -> str:
+        for user in activation.users:
+            if user in analysis.needed:
+                for read, part in rule_for(analysis, user).needs(analysis, user, analysis.needed[user]):
+                    if read is activation and bool((part & zero).any()):
+                        return self._describe(analysis, user)
+        return "its units are needed elsewhere"
+
+    def _describe(self, analysis: Analysis, node: fx.Node) -> str:
+        if node.op == "output":
+            return "its units are the network's outputs"
+        if node.op == "call_module":
+            layer = self.module.get_submodule(str(node.target))
+            kind = type(layer).__name__
+            if isinstance(layer, MIXING_NORMS):
+                return f"{node.target} ({kind}) normalises its units together"
+            if node in analysis.rigid:
+                return f"{node.target} ({kind}), which reads its units, is used in several places"
+            return f"{node.target} ({kind}) needs all of its units"
+        name = getattr(node.target, "__name__", str(node.target))
+        return f"'{name}' needs all of its units"

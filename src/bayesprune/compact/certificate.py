@@ -1,0 +1,115 @@
+"""Evidence that removal changed nothing."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from bayesprune.cost import Cost
+from bayesprune.example_inputs import ExampleInputs, call, tensors_in
+from bayesprune.graph.tracing import relative_difference
+from bayesprune.prediction import evaluating
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 2e-1}
+"""Beyond this relative difference something else than rounding is at work."""
+
+
+@dataclass(frozen=True)
+class GateOutcome:
+    """What became of one gate.
+
+    Attributes:
+        units: how many units it had.
+        kept: how many of them it kept.
+        stayed: how many pruned units still exist, because something needs them.
+        reason: what needs them.
+    """
+
+    units: int
+    kept: int
+    stayed: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How far the compacted network is from the gated one, and what was removed. Prints as a table.
+
+    Attributes:
+        max_abs_error: the largest absolute difference of an output.
+        max_rel_error: the largest relative difference of an output, as the norm of the difference over the norm of the output.
+        dtype: in which both were computed.
+        inputs: how many batches they were compared on: the example, and random ones like it.
+        gates: what became of each gate.
+        masks_left: gates whose factors could not be moved into weights and are still multiplied.
+        before: the cost of the gated network, gates not counted.
+        after: the cost of the compacted one.
+        tracer: which tracer followed the model.
+        note: anything out of the ordinary.
+    """
+
+    max_abs_error: float
+    max_rel_error: float
+    dtype: str
+    inputs: int
+    gates: dict[str, GateOutcome]
+    masks_left: tuple[str, ...]
+    before: Cost
+    after: Cost
+    tracer: str
+    note: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The certificate in plain JSON."""
+        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
+
+    def __str__(self) -> str:
+        width = max((len(name) for name in self.gates), default=0)
+        lines = []
+        for name, gate in self.gates.items():
+            extra = f"   {gate.stayed} pruned stay: {gate.reason}" if gate.stayed else ""
+            lines.append(f"{name.ljust(width)}  {gate.kept:>6} of {gate.units:<6}{extra}")
+        lines += [f"{name}: its mask is still multiplied" for name in self.masks_left]
+        lines.append(
+            f"largest difference {self.max_abs_error:.1e}, relative {self.max_rel_error:.1e}, over {self.inputs} batches in {self.dtype}"
+        )
+        lines.append(str(self.after.relative_to(self.before)))
+        return "\n".join([*lines, self.note] if self.note else lines)
+
+
+def compare(gated: nn.Module, compacted: nn.Module, example_inputs: ExampleInputs, batches: int = 3) -> tuple[float, float, int]:
+    """The largest absolute and relative difference over the example and random inputs like it, and how many batches that is."""
+    largest, relative, count = 0.0, 0.0, 0
+    with torch.no_grad(), evaluating(gated), evaluating(compacted):
+        for inputs in _inputs_like(example_inputs, batches):
+            expected, got = tensors_in(call(gated, inputs)), tensors_in(call(compacted, inputs))
+            count += 1
+            for a, b in zip(got, expected, strict=True):
+                difference = relative_difference(a, b)
+                relative = max(relative, difference)
+                if difference > 0 and a.shape == b.shape:
+                    largest = max(largest, float((a.double() - b.double()).abs().nan_to_num(torch.inf).max()))
+    return largest, relative, count
+
+
+def _inputs_like(example_inputs: ExampleInputs, batches: int) -> Iterator[ExampleInputs]:
+    yield example_inputs
+    generator = torch.Generator().manual_seed(0)
+
+    def like(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or leaf.numel() == 0:
+            return leaf
+        if leaf.is_floating_point():
+            drawn = torch.randn(leaf.shape, generator=generator, dtype=torch.float64)
+            values = leaf.detach().double().cpu()
+            deviation = float(values.std()) if leaf.numel() > 1 else 0.0
+            return (drawn * (deviation or 1.0) + values.mean()).to(leaf.device, leaf.dtype)
+        order = torch.randint(leaf.numel(), leaf.shape, generator=generator)
+        return leaf.flatten()[order.to(leaf.device)]
+
+    for _ in range(batches):
+        yield pytree.tree_map(like, dict(example_inputs) if isinstance(example_inputs, dict) else example_inputs)

@@ -1,0 +1,176 @@
+"""``compact``: the network that is left once the pruned units are gone."""
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx, nn
+
+from bayesprune.attach.places import stated_example
+from bayesprune.compact.certificate import TOLERANCE, Certificate, GateOutcome, compare
+from bayesprune.compact.dependent import write_out
+from bayesprune.compact.folding import Folding, factors, spread
+from bayesprune.cost import cost
+from bayesprune.errors import BayespruneWarning, InputError
+from bayesprune.example_inputs import ExampleInputs, tensors_in
+from bayesprune.gates import Gate, gates, require_gates
+from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
+from bayesprune.graph import trace
+from bayesprune.graph.recording import annotate
+from bayesprune.removal import Analysis, shrink
+from bayesprune.removal.analysis import shape_of
+from bayesprune.removal.rules import rule_for
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """A compacted network, and the evidence that it computes what the gated one did.
+
+    Attributes:
+        model: a plain ``nn.Module`` without gates, which needs no part of bayesprune to run, and can be trained further.
+        certificate: differences, what was removed, cost.
+    """
+
+    model: nn.Module
+    certificate: Certificate
+
+    @property
+    def max_abs_error(self) -> float:
+        return self.certificate.max_abs_error
+
+    @property
+    def max_rel_error(self) -> float:
+        return self.certificate.max_rel_error
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """Units kept, by gate."""
+        return {name: outcome.kept for name, outcome in self.certificate.gates.items()}
+
+
+@dataclass(frozen=True)
+class _Pruned:
+    """A gate that was taken out of the graph: where it stood, and which elements it pruned."""
+
+    name: str
+    gate: Gate
+    read: fx.Node
+    pruned: Tensor
+
+
+def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Compaction:
+    """Remove the pruned units of a gated model for good, without changing what it computes in evaluation mode.
+
+    The posterior means of the kept units move into the weights. Input-dependent gates lose the units that no input uses and stay in the
+    network as plain operations. Units whose removal would change something stay, and the certificate names them.
+
+    Args:
+        gated: a model with gates; it is not changed.
+        example_inputs: a tensor, a tuple of positional arguments or a mapping of keyword arguments; may be left out for models that state
+            their input shape.
+
+    Raises:
+        InputError: the model has no gates, does not run on the example, or its computation cannot be followed.
+
+    Example:
+        >>> result = compact(gated, example_inputs=x)
+        >>> print(result.certificate)
+    """
+    if not isinstance(gated, nn.Module):
+        raise InputError(f"compact takes an nn.Module, not {type(gated).__name__}")
+    found = require_gates(gated)
+    inputs = example_inputs if example_inputs is not None else stated_example(gated)
+    _warn_if_nothing_is_pruned(found)
+    module = trace(gated, inputs)
+    pruned, masks_left = _take_out(module, found)
+    annotate(module, inputs)
+    small, analysis = shrink(module)
+    note = ""
+    difference = compare(gated, small, inputs)
+    tolerance = TOLERANCE[_dtype(gated, inputs)]
+    if not difference[1] <= tolerance:
+        small, analysis = shrink(module, frozenset(module.graph.nodes))
+        note = f"nothing was removed: the smaller network was off by {difference[1]:.1e}; please report this model"
+        difference = compare(gated, small, inputs)
+        if not difference[1] <= tolerance:
+            raise InputError(
+                f"{type(gated).__name__} does not compute the same twice (relative difference {difference[1]:.1e}): "
+                "it draws random numbers, or changes its state, in evaluation mode"
+            )
+        warnings.warn(note, BayespruneWarning, stacklevel=2)
+    small.train(gated.training)
+    certificate = Certificate(
+        max_abs_error=difference[0],
+        max_rel_error=difference[1],
+        dtype=str(_dtype(gated, inputs)).removeprefix("torch."),
+        inputs=difference[2],
+        gates={each.name: _outcome(each, analysis) for each in pruned},
+        masks_left=tuple(masks_left),
+        before=cost(gated, inputs),
+        after=cost(small, inputs),
+        tracer=module.meta["tracer"],
+        note=note,
+    )
+    return Compaction(small, certificate)
+
+
+def _take_out(module: fx.GraphModule, found: dict[str, Gate]) -> tuple[list[_Pruned], list[str]]:
+    """Replace every gate of the graph: by factors in the weights, or by the operations that it consists of."""
+    names = {id(gate): name for name, gate in found.items()}
+    pruned, masks_left = [], []
+    for node in list(module.graph.nodes):
+        gate = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if not isinstance(gate, Gate):
+            continue
+        read = node.all_input_nodes[0]
+        name = names[id(gate)]
+        rank = len(shape_of(read))
+        with torch.no_grad():
+            pruned.append(_Pruned(name, gate, read, spread(gate, (~gate.keep()).cpu().double(), rank) > 0))
+            if isinstance(gate, DependentBetaBernoulli):
+                write_out(module, node, gate)
+            elif not Folding(module).fold(node, factors(gate, rank)):
+                masks_left.append(name)
+    module.graph.lint()
+    module.recompile()
+    return pruned, masks_left
+
+
+def _outcome(each: _Pruned, analysis: Analysis) -> GateOutcome:
+    """What became of a gate: which of its pruned units still exist, and who needs them."""
+    kept = int(each.gate.keep().sum())
+    needed = analysis.needed.get(each.read)
+    still = None if needed is None else each.pruned & needed
+    if still is None or not bool(still.any()):
+        return GateOutcome(each.gate.num_units, kept)
+    units = _units_in(each.gate, still, len(shape_of(each.read)))
+    readers, turned = [], False
+    for user in each.read.users:
+        if user in analysis.needed and user not in analysis.constant:
+            needs = rule_for(analysis, user).needs(analysis, user, analysis.needed[user])
+            if any(read is each.read and bool((part & each.pruned).any()) for read, part in needs):
+                readers.append(str(user.target))
+                turned |= user in analysis.known and bool((analysis.known[user].value != 0).any())
+    names = ", ".join(dict.fromkeys(readers)) or "something else"
+    reason = f"behind {names} the pruned units are constant but not zero: one stands for all" if turned else f"{names} reads them"
+    return GateOutcome(each.gate.num_units, kept, units, reason)
+
+
+def _units_in(gate: Gate, elements: Tensor, rank: int) -> int:
+    """How many units have an element among these."""
+    return sum(bool((spread(gate, one.double(), rank).bool() & elements).any()) for one in torch.eye(gate.num_units)[~gate.keep().cpu()])
+
+
+def _warn_if_nothing_is_pruned(found: dict[str, Gate]) -> None:
+    if all(bool(gate.keep().all()) for gate in found.values()):
+        warnings.warn(
+            "no unit is under its gate's threshold, so the network comes back whole: train longer, or with a larger kl_scale",
+            BayespruneWarning,
+            stacklevel=3,
+        )
+
+
+def _dtype(model: nn.Module, inputs: ExampleInputs) -> torch.dtype:
+    plain = [p for name, p in model.named_parameters() if not any(name.startswith(f"{gate}.") for gate in gates(model))]
+    floats = [tensor.dtype for tensor in [*plain, *tensors_in(inputs)] if tensor.is_floating_point()]
+    return min(floats, key=lambda dtype: torch.finfo(dtype).bits) if floats else torch.float32

@@ -1,0 +1,96 @@
+"""Input-dependent gates written out in plain operations, so that the network that is left needs no part of bayesprune.
+
+The mask E[z|x] = E[pi] clamp(scale (x - mu) / sigma + shift) of a unit is a mean, a batch normalisation, a clamp and a product; units whose
+E[pi] is under the threshold are multiplied by an exact zero, which removal takes out.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from bayesprune.gates.dependent_beta_bernoulli import PHI_EDGE, DependentBetaBernoulli
+from bayesprune.removal.analysis import shape_of, tensor_inputs
+
+
+def write_out(module: fx.GraphModule, node: fx.Node, gate: DependentBetaBernoulli) -> None:
+    """Replace the node of an input-dependent gate by the operations that it consists of."""
+    with module.graph.inserting_before(node):
+        product = _Writer(module, node, gate).product()
+    node.replace_all_uses_with(product)
+    module.graph.erase_node(node)
+
+
+class _Writer:
+    def __init__(self, module: fx.GraphModule, node: fx.Node, gate: DependentBetaBernoulli) -> None:
+        self.module, self.node, self.gate = module, node, gate
+        (self.read,) = tensor_inputs(node)
+        self.rank = len(shape_of(self.read))
+
+    def product(self) -> fx.Node:
+        gate, read = self.gate, self.read
+        kept = gate.keep()
+        pi = torch.where(kept, gate.keep_probability(), 0.0).detach()
+        norm = self._layer("statistics", _statistics(gate))
+        activation = self._call(torch.detach, self._mean())
+        if read.meta["dtype"] != pi.dtype:
+            activation = self.module.graph.call_method("to", (activation,), {"dtype": pi.dtype})
+        phi = self._call(torch.clamp, self.module.graph.call_module(norm, (activation,)), min=PHI_EDGE, max=1.0 - PHI_EDGE)
+        probability = self._call(torch.mul, phi, self._constant("probability", pi))
+        mask = self._call(F.threshold, probability, threshold=gate.threshold, value=0.0)
+        if read.meta["dtype"] != pi.dtype:
+            mask = self.module.graph.call_method("to", (mask,), {"dtype": read.meta["dtype"]})
+        return self._call(torch.mul, read, self._spread(mask))
+
+    def _mean(self) -> fx.Node:
+        """The average of each unit's elements, sample by sample."""
+        units = self.gate.units
+        if units.groups is not None and units.groups.ndim > 1:
+            owners = units.groups.expand(shape_of(self.read)[1:]).flatten()
+            return self._call(torch.matmul, self._call(torch.flatten, self.read, start_dim=1), self._averaging(owners))
+        channel = units.channel_dim % self.rank
+        others = tuple(dim for dim in range(1, self.rank) if dim != channel)
+        means = self._call(torch.mean, self.read, dim=others) if others else self.read
+        return means if units.groups is None else self._call(torch.matmul, means, self._averaging(units.groups))
+
+    def _averaging(self, owners: Tensor) -> fx.Node:
+        """The matrix that averages elements over their units."""
+        matrix = F.one_hot(owners, self.gate.num_units).to(self.read.meta["dtype"])
+        return self._constant("average", matrix / matrix.sum(dim=0).clamp(min=1.0))
+
+    def _spread(self, mask: fx.Node) -> fx.Node:
+        """The mask in a shape that multiplies the input."""
+        units = self.gate.units
+        if units.groups is not None:
+            index = self._constant("owner", units.groups.flatten())
+            mask = self._call(torch.index_select, mask, dim=1, index=index)
+            if units.groups.ndim > 1:
+                return self._call(torch.unflatten, mask, dim=1, sizes=tuple(units.groups.shape))
+        for _ in range(self.rank - 2):
+            mask = self._call(torch.unsqueeze, mask, dim=1 if units.channel_dim == -1 else -1)
+        return mask
+
+    def _call(self, function: Any, *arguments: Any, **keywords: Any) -> fx.Node:
+        return self.module.graph.call_function(function, arguments, keywords)
+
+    def _constant(self, name: str, value: Tensor) -> fx.Node:
+        path = f"{self.node.name}_{name}"
+        self.module.register_buffer(path, value.detach().clone())
+        node = self.module.graph.get_attr(path)
+        node.meta["constant"] = name == "probability"
+        return node
+
+    def _layer(self, name: str, layer: nn.Module) -> str:
+        path = f"{self.node.name}_{name}"
+        self.module.add_submodule(path, layer)
+        return path
+
+
+def _statistics(gate: DependentBetaBernoulli) -> nn.BatchNorm1d:
+    norm = nn.BatchNorm1d(gate.num_units, momentum=gate.momentum, device=gate.scale.device, dtype=gate.scale.dtype)
+    with torch.no_grad():
+        for own, theirs in ((norm.weight, gate.scale), (norm.bias, gate.shift), (norm.running_mean, gate.running_mean), (norm.running_var, gate.running_var)):  # fmt: skip
+            assert own is not None
+            own.copy_(theirs)
+    return norm.eval()
