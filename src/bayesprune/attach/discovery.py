@@ -31,7 +31,7 @@ from bayesprune.removal.status import compressed, is_along_only, on_dimension
 
 
 def discover(
-    model: nn.Module, example_inputs: ExampleInputs, before_norm: bool = False, chosen: Callable[[str], bool] = lambda path: True
+    model: nn.Module, example_inputs: ExampleInputs, before_norm: bool = False, chosen: Callable[[str], bool] = lambda _: True
 ) -> tuple[list[GatePlace], list[LeftAlone]]:
     """The gate places of a model in network order, and the layers that are left alone.
 
@@ -110,7 +110,9 @@ class _Discovery:
         obstacle = self.trial.obstacle(activation, status)
         if obstacle is not None:
             return obstacle
-        self._enter(GatePlace(place, cast(Literal["input", "output"], side), int(owner.max()) + 1, path, "outputs", channel_dim, _groups(owners)), activation, status)  # fmt: skip
+        units = int(owner.max()) + 1
+        found = GatePlace(place, cast(Literal["input", "output"], side), units, path, "outputs", channel_dim, _groups(owners))
+        self._enter(found, activation, status)
         return None
 
     def _linear(self, node: fx.Node, layer: nn.Linear) -> str | None:
@@ -118,9 +120,9 @@ class _Discovery:
         # The last layer of a residual branch: what it adds to the sum can be less than the whole.
         ends = block_of(self.analysis, node)[-1]
         users = list(ends.users)
-        if len(users) == 1 and users[0].target is torch.add and isinstance(rule_for(self.analysis, users[0]), Combination):
-            if all(shape_of(read) == shape_of(ends) for read in tensor_inputs(users[0])):
-                self._outputs(node, torch.arange(layer.out_features), -1)
+        summed = len(users) == 1 and users[0].target is torch.add and isinstance(rule_for(self.analysis, users[0]), Combination)
+        if summed and all(shape_of(read) == shape_of(ends) for read in tensor_inputs(users[0])):
+            self._outputs(node, torch.arange(layer.out_features), -1)
         return reason
 
     def _inputs(self, node: fx.Node, layer: nn.Linear) -> str | None:
@@ -134,9 +136,10 @@ class _Discovery:
             return "it is not called as a module, so that no gate can be hooked to it"
         owner = torch.arange(layer.in_features)
         if isinstance(kind, (Attention, Product)):
-            owner = self._heads(source, read)
-            if owner is None:
+            heads = self._heads(source, read)
+            if heads is None:
                 return "its inputs come out of attention, but not head by head"
+            owner = heads
         if source.op == "placeholder":
             status = on_dimension(owner, rank - 1, rank)
             self._enter(GatePlace(path, "input", layer.in_features, path, "inputs", -1), None, status)
@@ -189,9 +192,9 @@ class _Discovery:
                     return node
                 node = linear[0]
                 continue
-            if len(reads) != 1 or not isinstance(rule, (Activation, ChannelNorm, Movement, SpatialOperation)):
-                if not (getattr(node.target, "__name__", "") == "mean" and len(reads) == 1):
-                    return node
+            averaged = getattr(node.target, "__name__", "") == "mean"
+            if len(reads) != 1 or not (averaged or isinstance(rule, (Activation, ChannelNorm, Movement, SpatialOperation))):
+                return node
             node = reads[0]
 
     def _is_flattened(self, source: fx.Node, layer: nn.Linear) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from bayesprune.errors import InputError
 from bayesprune.gates import Gate
 from bayesprune.graph.fx_tracing import HEAD_GATE
-from bayesprune.graph.transformers import attention_steps, projection_steps
+from bayesprune.graph.transformers import attention_steps, into_heads, projection_steps
 
 
 class HeadGatedAttention(nn.MultiheadAttention):
@@ -47,7 +47,7 @@ class HeadGatedAttention(nn.MultiheadAttention):
         batch = 0 if self.batch_first else 1
         padding = None if padding is None else padding.unsqueeze(0)
         inputs = (each.unsqueeze(batch) for each in (query, key, value))
-        result, weights = self.forward(*inputs, padding, need_weights, mask, average)
+        result, weights = self.forward(*inputs, padding, need_weights, mask, average)  # type: ignore[call-arg, arg-type]
         return result.squeeze(batch), None if weights is None else weights.squeeze(0)
 
     def _mask(self, query: Tensor, key: Tensor, padding: Tensor | None, mask: Tensor | None) -> Tensor | None:
@@ -55,7 +55,7 @@ class HeadGatedAttention(nn.MultiheadAttention):
         if mask is not None:
             mask = _additive(mask, query.dtype)
             if mask.dim() == 3:
-                mask = mask.unflatten(0, (-1, self.num_heads))
+                mask = mask.reshape(-1, self.num_heads, *mask.shape[1:])
         if padding is not None:
             padded = _additive(padding, query.dtype)[:, None, None, :]
             mask = padded if mask is None else mask + padded
@@ -63,10 +63,7 @@ class HeadGatedAttention(nn.MultiheadAttention):
 
     def _weights(self, query: Tensor, key: Tensor, mask: Tensor | None, average: bool) -> Tensor:
         ordered = (query, key) if self.batch_first else (query.transpose(0, 1), key.transpose(0, 1))
-        q, k = (
-            project(each).unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
-            for project, each in zip(projection_steps(self)[:2], ordered, strict=True)
-        )
+        q, k = (into_heads(self, project(each)) for project, each in zip(projection_steps(self)[:2], ordered, strict=True))
         scores = q @ k.transpose(-2, -1) / math.sqrt(self.head_dim)
         weights = torch.softmax(scores if mask is None else scores + mask, dim=-1)
         return weights.mean(dim=1) if average else weights

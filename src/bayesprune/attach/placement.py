@@ -8,7 +8,6 @@ from torch import nn
 from bayesprune.gates import Gate, require_gates
 from bayesprune.models.description import LeftAlone
 
-
 _LEFT_ALONE = "_layers_left_alone"
 
 

@@ -15,7 +15,7 @@ def find_places(
     model: nn.Module,
     example_inputs: ExampleInputs | None = None,
     before_norm: bool = False,
-    chosen: Callable[[str], bool] = lambda path: True,
+    chosen: Callable[[str], bool] = lambda _: True,
 ) -> tuple[list[GatePlace], list[LeftAlone]]:
     """The gate places of a model in network order, and the layers that are left alone.
 

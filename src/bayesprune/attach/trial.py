@@ -1,10 +1,13 @@
 """Would a unit really go? Asked of the very analysis that removes units later."""
 
+from typing import cast
+
 import torch
 from torch import Tensor, fx
 
 from bayesprune.graph.vocabulary import MIXING_NORMS
-from bayesprune.removal.analysis import Analysis, shape_of, tensor_inputs
+from bayesprune.removal import Analysis, analyse
+from bayesprune.removal.analysis import shape_of, tensor_inputs
 from bayesprune.removal.rules import rule_for
 from bayesprune.removal.rules.contract import Output, Rule
 from bayesprune.removal.rules.elementwise import Combination
@@ -12,7 +15,6 @@ from bayesprune.removal.rules.layers import Convolution, Linear
 from bayesprune.removal.rules.movement import Concatenation
 from bayesprune.removal.rules.norms import GroupNorm, MixingNorm
 from bayesprune.removal.status import along
-
 
 _MIXING = (Rule, Output, MixingNorm)
 
@@ -26,7 +28,7 @@ class Trial:
 
     def __init__(self, module: fx.GraphModule) -> None:
         self.module = module
-        self.baseline = Analysis(module).run()
+        self.baseline = analyse(module)
 
     def obstacle(self, activation: fx.Node, owner: Tensor) -> str | None:
         """Why units of an activation cannot be removed; None if they can.
@@ -38,7 +40,7 @@ class Trial:
         count = int(owner.max()) + 1
         halves = [owner % 2 == 0, owner % 2 == 1] if count > 1 else [owner == 0]
         for zero in halves:
-            analysis = Analysis(self.module, zeros={activation: zero}).run()
+            analysis = analyse(self.module, zeros={activation: zero})
             reason = self._mixed(analysis, activation)
             if reason is not None:
                 return reason
@@ -48,7 +50,7 @@ class Trial:
 
     def touched(self, activation: fx.Node, owner: Tensor) -> set[str]:
         """Layers that become smaller when units of the activation are removed."""
-        analysis = Analysis(self.module, zeros={activation: owner % 2 == 0}).run()
+        analysis = analyse(self.module, zeros={activation: owner % 2 == 0})
         smaller = set()
         for node in self.module.graph.nodes:
             if node.op == "call_module" and node in self.baseline.needed and node not in analysis.constant:
@@ -63,8 +65,7 @@ class Trial:
         needed = analysis.needed.get(activation)
         if needed is None:
             return True
-        left = len(torch.where(needed & zero, owner, -1).unique()) - 1 if bool((needed & zero).any()) else 0
-        zeroed = len(torch.where(zero, owner, -1).unique()) - int(not bool(zero.all()))
+        left, zeroed = (len(set(torch.where(part, owner, -1).flatten().tolist()) - {-1}) for part in (needed & zero, zero))
         return left <= max(1, zeroed // 2) if self._turns_constant(analysis, activation) else left == 0
 
     def _turns_constant(self, analysis: Analysis, activation: fx.Node) -> bool:
@@ -104,7 +105,7 @@ class Trial:
         if not isinstance(rule, GroupNorm):
             return False
         channels = shape_of(user)[1]
-        zero = along(analysis.known[node].zero, 1, channels).reshape(analysis.layer(user).num_groups, -1)
+        zero = along(analysis.known[node].zero, 1, channels).reshape(cast(int, analysis.layer(user).num_groups), -1)
         return bool((zero.any(dim=1) & ~zero.all(dim=1)).any())
 
     def _learned(self, analysis: Analysis, node: fx.Node) -> bool:

@@ -12,8 +12,8 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from bayesprune.example_inputs import ExampleInputs, arguments, first_line, tensors_in
 from bayesprune.errors import InputError
+from bayesprune.example_inputs import ExampleInputs, arguments, first_line, tensors_in
 
 Run: TypeAlias = Callable[[], object]
 

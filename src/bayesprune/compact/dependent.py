@@ -89,8 +89,6 @@ class _Writer:
 
 def _statistics(gate: DependentBetaBernoulli) -> nn.BatchNorm1d:
     norm = nn.BatchNorm1d(gate.num_units, momentum=gate.momentum, device=gate.scale.device, dtype=gate.scale.dtype)
-    with torch.no_grad():
-        for own, theirs in ((norm.weight, gate.scale), (norm.bias, gate.shift), (norm.running_mean, gate.running_mean), (norm.running_var, gate.running_var)):  # fmt: skip
-            assert own is not None
-            own.copy_(theirs)
+    state = {"weight": gate.scale, "bias": gate.shift, "running_mean": gate.running_mean, "running_var": gate.running_var}
+    norm.load_state_dict({name: tensor.detach() for name, tensor in state.items()}, strict=False)
     return norm.eval()

@@ -22,7 +22,7 @@ from bayesprune.removal.rules.norms import ChannelNorm, MixingNorm
 from bayesprune.removal.status import compressed, is_along_only, on_dimension
 
 
-class DoesNotPass(Exception):
+class DoesNotPassError(Exception):
     """Something between gate and weights does not let the factors pass."""
 
 
@@ -55,14 +55,14 @@ class Folding:
     def fold(self, gate: fx.Node, scale: Tensor) -> bool:
         """Take a gate out of the graph. False if its factors had to stay behind as a multiplication."""
         (read,) = tensor_inputs(gate)
-        attempts = [lambda: self._into_readers(gate, scale), lambda: self._into_writer(read, scale, single=True)]
+        attempts = [(self._into_readers, gate), (self._into_writer, read)]
         users = list(gate.users)
         if not (len(users) == 1 and isinstance(rule_for(self.analysis, users[0]), (Linear, Convolution))):
             attempts.reverse()
-        for attempt in attempts:
+        for attempt, start in attempts:
             try:
-                changes = attempt()
-            except DoesNotPass:
+                changes = attempt(start, scale)
+            except DoesNotPassError:
                 continue
             for change in changes:
                 change()
@@ -97,15 +97,15 @@ class Folding:
             elif self._lets_pass(user, scale):
                 changes += self._into_readers(user, self._pushed(user, scale))
             else:
-                raise DoesNotPass
+                raise DoesNotPassError
         if not changes:
-            raise DoesNotPass
+            raise DoesNotPassError
         return changes
 
-    def _into_writer(self, node: fx.Node, scale: Tensor, single: bool = False) -> list[Change]:
+    def _into_writer(self, node: fx.Node, scale: Tensor) -> list[Change]:
         """Backward: into the rows of the layer that computes the node, which nobody else may read."""
         if len(node.users) != 1:
-            raise DoesNotPass
+            raise DoesNotPassError
         rule = rule_for(self.analysis, node)
         rank = len(shape_of(node))
         if isinstance(rule, Linear) and is_along_only(scale, -1):
@@ -116,23 +116,23 @@ class Folding:
         if isinstance(rule, ChannelNorm) and not isinstance(layer, nn.PReLU) and is_along_only(scale, 1):
             return [self._norm(node, scale.flatten())]
         if isinstance(rule, MixingNorm):
-            dim = 1 if isinstance(layer, nn.GroupNorm) else rank - 1
-            if is_along_only(scale, dim) and getattr(layer, "weight", None) is not None and cast(Tensor, layer.weight).ndim == 1:  # type: ignore[union-attr]
+            weight = getattr(layer, "weight", None)
+            if is_along_only(scale, 1 if isinstance(layer, nn.GroupNorm) else rank - 1) and weight is not None and weight.ndim == 1:
                 return [self._norm(node, scale.flatten())]
         if self._lets_pass(node, scale):
             return self._into_writer(tensor_inputs(node)[0], self._pulled(node, scale))
         if node.target is torch.mul and len(tensor_inputs(node)) == 2:
             return self._into_factor(node, scale)
-        raise DoesNotPass
+        raise DoesNotPassError
 
     def _into_factor(self, node: fx.Node, scale: Tensor) -> list[Change]:
         for factor in tensor_inputs(node):
             if shape_of(factor) == shape_of(node):
                 try:
                     return self._into_writer(factor, scale)
-                except DoesNotPass:
+                except DoesNotPassError:
                     continue
-        raise DoesNotPass
+        raise DoesNotPassError
 
     def _lets_pass(self, node: fx.Node, scale: Tensor) -> bool:
         """Whether f(s x) = s f(x) for these factors."""
@@ -164,7 +164,7 @@ class Folding:
         (read,) = tensor_inputs(node)
         numbers = moved(self.analysis, node, numbered(read))
         if numbers.numel() != numbered(read).numel():
-            raise DoesNotPass
+            raise DoesNotPassError
         before = torch.empty(numbers.numel(), dtype=torch.float64)
         before[numbers.flatten()] = scale.expand(shape_of(node)).flatten()
         return compressed(before.reshape(shape_of(read)))
@@ -191,7 +191,7 @@ class Folding:
     def _norm(self, node: fx.Node, scale: Tensor) -> Change:
         layer = self.analysis.layer(node)
         if getattr(layer, "weight", None) is None:
-            raise DoesNotPass
+            raise DoesNotPassError
         return self._scaled(node, weight=scale, bias=scale)
 
     def _scaled(self, node: fx.Node, **scales: Tensor) -> Change:

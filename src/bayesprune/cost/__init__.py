@@ -4,10 +4,10 @@ The ordinary cost is computed from a description (`plain_cost`, with some units 
 """
 
 from bayesprune.cost.counts import gate_units
-from bayesprune.example_inputs import ExampleInputs
 from bayesprune.cost.measured import Cost, CostReduction, cost
 from bayesprune.cost.paper import PaperCost, RelativeCost, paper_cost, relative_cost
 from bayesprune.cost.plain import PlainCost, plain_cost
+from bayesprune.example_inputs import ExampleInputs
 
 __all__ = [
     "Cost",

@@ -10,10 +10,10 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bayesprune.cost.activations import ActivationMemory
-from bayesprune.example_inputs import ExampleInputs, batch_size, call
 from bayesprune.cost.operators import flop_formulas
 from bayesprune.cost.paper import PaperCost, paper_cost
 from bayesprune.errors import InputError
+from bayesprune.example_inputs import ExampleInputs, batch_size, call
 from bayesprune.models.description import DescribedModel
 from bayesprune.prediction import evaluating
 

@@ -11,18 +11,18 @@ from torch.export import Dim, ExportedProgram, export
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
-from bayesprune.gates import gates
 from bayesprune.example_inputs import tensors_in
+from bayesprune.gates import gates
 
 
 @torch.library.custom_op("bayesprune::gate", mutates_args=())
-def _opaque_gate(x: Tensor, index: int) -> Tensor:
+def _opaque_gate(x: Tensor, index: int) -> Tensor:  # noqa: ARG001
     """Stands for the gate with this index while a model is exported."""
     return x.clone()
 
 
 @_opaque_gate.register_fake
-def _(x: Tensor, index: int) -> Tensor:
+def _(x: Tensor, index: int) -> Tensor:  # noqa: ARG001
     return torch.empty_like(x)
 
 
@@ -67,7 +67,7 @@ def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     try:
         shapes = (*(dynamic(each) for each in args), *(dynamic(each) for each in kwargs.values()))
         return export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
-    except Exception:  # A model with a fixed batch size: export it as it is.
+    except Exception:  # noqa: BLE001  A model with a fixed batch size: export it as it is.
         return export(model, args, kwargs, strict=False)
 
 

@@ -12,19 +12,19 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 
-class NotALayer(Exception):
+class NotALayerError(Exception):
     """The call cannot be written as a layer: its parameters are computed, or shared with another call."""
 
 
-LayerMaker = Callable[[dict[str, Any], dict[fx.Node, Tensor], int], nn.Module]
-"""Makes a layer from the call's arguments by name, the tensors behind its attribute nodes, and the rank of its input."""
+LayerMaker = Callable[[dict[str, Any], dict[fx.Node, Tensor]], nn.Module]
+"""Makes a layer from the call's arguments by name and the tensors behind its attribute nodes."""
 
 
 def _parameter(node: Any, tensors: dict[fx.Node, Tensor]) -> nn.Parameter | None:
     if node is None:
         return None
     if not isinstance(node, fx.Node) or node not in tensors:
-        raise NotALayer
+        raise NotALayerError
     tensor = tensors[node]
     return tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor.detach(), requires_grad=False)
 
@@ -39,14 +39,14 @@ def _adopt(layer: nn.Module, **tensors: Tensor | None) -> nn.Module:
     return layer
 
 
-def _linear(call: dict[str, Any], tensors: dict[fx.Node, Tensor], rank: int) -> nn.Module:
+def _linear(call: dict[str, Any], tensors: dict[fx.Node, Tensor]) -> nn.Module:
     weight, bias = _parameter(call["weight"], tensors), _parameter(call.get("bias"), tensors)
     assert weight is not None
     return _adopt(nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta"), weight=weight, bias=bias)
 
 
 def _convolution(transposed: bool) -> LayerMaker:
-    def make(call: dict[str, Any], tensors: dict[fx.Node, Tensor], rank: int) -> nn.Module:
+    def make(call: dict[str, Any], tensors: dict[fx.Node, Tensor]) -> nn.Module:
         weight, bias = _parameter(call["weight"], tensors), _parameter(call.get("bias"), tensors)
         assert weight is not None
         groups = call.get("groups", 1)
@@ -60,64 +60,64 @@ def _convolution(transposed: bool) -> LayerMaker:
     return make
 
 
-def _batch_norm(call: dict[str, Any], tensors: dict[fx.Node, Tensor], rank: int) -> nn.Module:
+def _batch_norm(call: dict[str, Any], tensors: dict[fx.Node, Tensor]) -> nn.Module:
     weight, bias = _parameter(call.get("weight"), tensors), _parameter(call.get("bias"), tensors)
     mean, var = tensors.get(call["running_mean"]), tensors.get(call["running_var"])
     if mean is None or var is None or (weight is None) != (bias is None):
-        raise NotALayer
-    kind = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}[rank]
+        raise NotALayerError
+    kind = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}[len(call["input"].meta["shape"])]
     layer = kind(len(mean), eps=call.get("eps", 1e-5), momentum=call.get("momentum", 0.1), affine=weight is not None, device="meta")
     counter = torch.zeros((), dtype=torch.int64, device=mean.device)
     return _adopt(layer, weight=weight, bias=bias, running_mean=mean, running_var=var, num_batches_tracked=counter)
 
 
-def _layer_norm(call: dict[str, Any], tensors: dict[fx.Node, Tensor], rank: int) -> nn.Module:
+def _layer_norm(call: dict[str, Any], tensors: dict[fx.Node, Tensor]) -> nn.Module:
     weight, bias = _parameter(call.get("weight"), tensors), _parameter(call.get("bias"), tensors)
     layer = nn.LayerNorm(tuple(call["normalized_shape"]), eps=call.get("eps", 1e-5), device="meta", elementwise_affine=weight is not None)
     return _adopt(layer, weight=weight, bias=bias)
 
 
-def _rms_norm(call: dict[str, Any], tensors: dict[fx.Node, Tensor], rank: int) -> nn.Module:
+def _rms_norm(call: dict[str, Any], tensors: dict[fx.Node, Tensor]) -> nn.Module:
     weight = _parameter(call.get("weight"), tensors)
     layer = nn.RMSNorm(tuple(call["normalized_shape"]), eps=call.get("eps"), device="meta", elementwise_affine=weight is not None)
     return _adopt(layer, weight=weight)
 
 
-def _group_norm(call: dict[str, Any], tensors: dict[fx.Node, Tensor], rank: int) -> nn.Module:
+def _group_norm(call: dict[str, Any], tensors: dict[fx.Node, Tensor]) -> nn.Module:
     weight, bias = _parameter(call.get("weight"), tensors), _parameter(call.get("bias"), tensors)
     if weight is None:
-        raise NotALayer
+        raise NotALayerError
     return _adopt(nn.GroupNorm(call["num_groups"], len(weight), eps=call.get("eps", 1e-5), device="meta"), weight=weight, bias=bias)
 
 
-def _embedding(call: dict[str, Any], tensors: dict[fx.Node, Tensor], rank: int) -> nn.Module:
+def _embedding(call: dict[str, Any], tensors: dict[fx.Node, Tensor]) -> nn.Module:
     weight = _parameter(call["weight"], tensors)
     assert weight is not None
     padding = call.get("padding_idx")
     padding = None if padding is not None and padding < 0 else padding
-    return _adopt(nn.Embedding(*weight.shape, padding_idx=padding, device="meta"), weight=weight)
+    return _adopt(nn.Embedding(weight.shape[0], weight.shape[1], padding_idx=padding, device="meta"), weight=weight)
 
 
-def _prelu(call: dict[str, Any], tensors: dict[fx.Node, Tensor], rank: int) -> nn.Module:
+def _prelu(call: dict[str, Any], tensors: dict[fx.Node, Tensor]) -> nn.Module:
     weight = _parameter(call["weight"], tensors)
     assert weight is not None
     return _adopt(nn.PReLU(len(weight), device="meta"), weight=weight)
 
 
 def _dropout(kind: type[nn.Module]) -> LayerMaker:
-    return lambda call, tensors, rank: kind(call.get("p", 0.5))
+    return lambda call, _: kind(call.get("p", 0.5))
 
 
 def _pooling(kind: type[nn.Module]) -> LayerMaker:
     allowed = inspect.signature(kind.__init__).parameters
 
-    def make(call: dict[str, Any], tensors: dict[fx.Node, Tensor], rank: int) -> nn.Module:
+    def make(call: dict[str, Any], _: dict[fx.Node, Tensor]) -> nn.Module:
         options = {name: value for name, value in call.items() if name in allowed and name != "input"}
         stride = options.get("stride")
         if stride is None or stride == []:
             options.pop("stride", None)
         if any(isinstance(value, fx.Node) for value in options.values()) or options.get("return_indices"):
-            raise NotALayer
+            raise NotALayerError
         return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in options.items()})
 
     return make
@@ -147,11 +147,22 @@ for _dims in (1, 2, 3):
     _overload = "default" if _dims == 1 else "input"
     _enter(_convolution(True), _TRANSPOSED, _deconv, getattr(torch, f"conv_transpose{_dims}d"), f"conv_transpose{_dims}d.{_overload}")
     _max = "input kernel_size stride padding dilation ceil_mode return_indices"
-    _enter(_pooling(getattr(nn, f"MaxPool{_dims}d")), _max, getattr(F, f"max_pool{_dims}d"), getattr(torch, f"max_pool{_dims}d"), f"max_pool{_dims}d.default")  # fmt: skip
+    _enter(
+        _pooling(getattr(nn, f"MaxPool{_dims}d")),
+        _max,
+        getattr(F, f"max_pool{_dims}d"),
+        getattr(torch, f"max_pool{_dims}d"),
+        f"max_pool{_dims}d.default",
+    )
     _average = "input kernel_size stride padding ceil_mode count_include_pad divisor_override"
     _enter(_pooling(getattr(nn, f"AvgPool{_dims}d")), _average, getattr(F, f"avg_pool{_dims}d"), f"avg_pool{_dims}d.default")
     _adaptive = "input output_size return_indices"
-    _enter(_pooling(getattr(nn, f"AdaptiveAvgPool{_dims}d")), _adaptive, getattr(F, f"adaptive_avg_pool{_dims}d"), f"adaptive_avg_pool{_dims}d.default")  # fmt: skip
+    _enter(
+        _pooling(getattr(nn, f"AdaptiveAvgPool{_dims}d")),
+        _adaptive,
+        getattr(F, f"adaptive_avg_pool{_dims}d"),
+        f"adaptive_avg_pool{_dims}d.default",
+    )
     _enter(_pooling(getattr(nn, f"AdaptiveMaxPool{_dims}d")), _adaptive, getattr(F, f"adaptive_max_pool{_dims}d"))
 _enter(_batch_norm, "input running_mean running_var weight bias training momentum eps", F.batch_norm)
 _enter(

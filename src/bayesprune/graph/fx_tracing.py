@@ -5,10 +5,10 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from bayesprune.gates import Gate
 from bayesprune.example_inputs import tensors_in
+from bayesprune.gates import Gate
 from bayesprune.graph.transformers import (
-    HiddenControlFlow,
+    HiddenControlFlowError,
     attention_steps,
     check_written_out,
     encoder_layer_steps,
@@ -43,6 +43,11 @@ class LayerTracer(fx.Tracer):
         path = self.path_of_module(m)
         if isinstance(m, Gate) or not self.is_leaf_module(m, path):
             return super().call_module(m, forward, args, kwargs)
+        if any(
+            not isinstance(child, (Gate, nn.ParameterList, nn.ModuleDict)) and any(True for _ in child.parameters())
+            for child in m.children()
+        ):
+            raise HiddenControlFlowError(f"{path} ({type(m).__name__}) consists of several layers")
         if m._modules.get("input_gate") is not None:
             args = (self._call(f"{path}.input_gate", args[0]), *args[1:])
         result = self.create_proxy("call_module", path, args, kwargs)
@@ -51,8 +56,18 @@ class LayerTracer(fx.Tracer):
     def _call(self, path: str, x: Any) -> Any:
         return self.create_proxy("call_module", path, (x,), {})
 
-    def _attention(self, m: nn.MultiheadAttention, query: Any, key: Any, value: Any, key_padding_mask: Any = None, need_weights: bool = True,
-                   attn_mask: Any = None, average_attn_weights: bool = True, is_causal: bool = False) -> Any:  # fmt: skip
+    def _attention(
+        self,
+        m: nn.MultiheadAttention,
+        query: Any,
+        key: Any,
+        value: Any,
+        key_padding_mask: Any = None,
+        need_weights: bool = True,
+        attn_mask: Any = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> Any:
         check_written_out(m, key_padding_mask=key_padding_mask, attn_mask=attn_mask, is_causal=is_causal)
         path = self.path_of_module(m)
 
@@ -63,23 +78,30 @@ class LayerTracer(fx.Tracer):
         result = attention_steps(m, (query, key, value), projections, heads, lambda x: self._call(f"{path}.out_proj", x))
         return result, _Unavailable()
 
-    def _encoder_layer(self, m: nn.TransformerEncoderLayer, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None,
-                       is_causal: bool = False) -> Any:  # fmt: skip
+    def _encoder_layer(
+        self, m: nn.TransformerEncoderLayer, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False
+    ) -> Any:
         check_written_out(m.self_attn, src_mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=is_causal)
         return encoder_layer_steps(m, src)
 
     def _encoder(
         self, m: nn.TransformerEncoder, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: Any = None
     ) -> Any:
-        check_written_out(m.layers[0].self_attn, mask=mask, src_key_padding_mask=src_key_padding_mask)  # type: ignore[arg-type]
+        check_written_out(m.layers[0].self_attn, mask=mask, src_key_padding_mask=src_key_padding_mask)
         return encoder_steps(m, src)
+
+
+def _has_layers_inside(m: nn.Module) -> bool:
+    """Whether a module of torch.nn is made of others; the tensors behind a parametrised weight do not count."""
+    inner = [child for child in m.children() if not isinstance(child, (Gate, nn.ModuleDict))]
+    return any(next(child.parameters(), None) is not None for child in inner)
 
 
 class _Unavailable:
     """Stands for the attention weights, which the written-out form does not compute."""
 
     def __getattr__(self, name: str) -> Any:
-        raise HiddenControlFlow("the weights of nn.MultiheadAttention are used")
+        raise HiddenControlFlowError("the weights of nn.MultiheadAttention are used")
 
 
 def fx_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[fx.Graph, dict[str, nn.Module | Tensor]]:

@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 from bayesprune.errors import InputError
 from bayesprune.gates import Gate
 from bayesprune.gates.hooks import without_gates
-from bayesprune.graph.functional_layers import NotALayer, layer_maker
+from bayesprune.graph.functional_layers import NotALayerError, layer_maker
 from bayesprune.graph.recording import record
 from bayesprune.graph.vocabulary import FUNCTIONS, INT_ARITHMETIC, Function, bind, function_of
 
@@ -18,7 +18,7 @@ _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat)
 _RANDOM = frozenset({"rand", "randn", "rand_like", "randn_like", "bernoulli", "bernoulli_", "normal_", "uniform_", "multinomial"})
 
 
-class Untraceable(Exception):
+class UntraceableError(Exception):
     """The recorded graph does something that the internal graph cannot say."""
 
 
@@ -44,6 +44,9 @@ class _Normaliser:
     def run(self) -> fx.GraphModule:
         for node in self.source.graph.nodes:
             getattr(self, f"_{node.op}")(node)
+            value, new = self.values.get(node), self.now.get(node)
+            if isinstance(value, Tensor) and isinstance(new, fx.Node):
+                new.meta["shape"] = tuple(value.shape)
         self.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
         used = {node.target for node in self.graph.nodes if node.op in ("call_module", "get_attr")}
         return fx.GraphModule(
@@ -103,7 +106,7 @@ class _Normaliser:
         elif node.target is operator.getitem:
             self._getitem(node)
         elif node.target in (operator.setitem, operator.delitem):
-            raise Untraceable("the model assigns into a part of a tensor")
+            raise UntraceableError("the model assigns into a part of a tensor")
         else:
             self._call(node, name)
 
@@ -112,7 +115,7 @@ class _Normaliser:
         short = name.removesuffix(".default").split(".")[0]
         value = self.values[node]
         if short in _RANDOM:
-            raise Untraceable(f"the model draws random numbers with {short}")
+            raise UntraceableError(f"the model draws random numbers with {short}")
         if isinstance(value, (int, float, bool)) or value is None:
             self._number(node, value)
         elif short in _SAME_TENSOR:
@@ -121,13 +124,13 @@ class _Normaliser:
             self._indexing(node, short)
         elif not self._layer(node) and not self._word(node):
             if name.endswith("_") and not name.endswith("__"):
-                raise Untraceable(f"the model calls {name}, which changes a tensor in place")
+                raise UntraceableError(f"the model calls {name}, which changes a tensor in place")
             self.now[node] = self.graph.create_node(node.op, node.target, self._current(node.args), self._current(node.kwargs))
 
     def _number(self, node: fx.Node, value: Any) -> None:
         arguments = self._current(node.args)
         if any(isinstance(each, fx.Node) for each in arguments) and node.target in INT_ARITHMETIC:
-            self.now[node] = self.graph.call_function(node.target, arguments)
+            self.now[node] = self.graph.create_node(node.op, node.target, arguments)
         else:
             self.now[node] = value
 
@@ -138,18 +141,13 @@ class _Normaliser:
         make, names = found
         call = dict(zip(names, self._current(node.args), strict=False)) | self._current(node.kwargs)
         try:
-            layer = make(call, self.tensors, len(self._shape(node, "input", names)))
-        except NotALayer:
+            layer = make(call, self.tensors)
+        except NotALayerError:
             return False
         path = self._layer_path(call.get("weight"), layer, node)
         self.attributes[path] = layer
         self.now[node] = self.graph.call_module(path, (call["input"],))
         return True
-
-    def _shape(self, node: fx.Node, parameter: str, names: tuple[str, ...]) -> tuple[int, ...]:
-        position = names.index(parameter)
-        read = node.args[position] if len(node.args) > position else node.kwargs[parameter]
-        return tuple(self.values[read].shape) if isinstance(read, fx.Node) else ()
 
     def _layer_path(self, weight: Any, layer: nn.Module, node: fx.Node) -> str:
         """The path of the module whose weight this is, if it is called as a module here; otherwise a name of our own."""
@@ -187,7 +185,7 @@ class _Normaliser:
 
     def _conversion(self, node: fx.Node) -> bool:
         """A change of type; of device, or to the type it has, is none."""
-        before, after = self.values[node.args[0]], self.values[node]
+        before, after = self._value(node.args[0]), self.values[node]
         if not isinstance(before, Tensor) or not isinstance(after, Tensor):
             return False
         tensor = self._current(node.args[0])
@@ -199,7 +197,7 @@ class _Normaliser:
         container, index = self._current(node.args)
         if isinstance(container, (tuple, list, dict)):
             self.now[node] = container[index]
-        elif isinstance(self.values[node.args[0]], Tensor):
+        elif isinstance(self._value(node.args[0]), Tensor):
             self.now[node] = self._say(FUNCTIONS["getitem"], {"input": container, "index": index})
         else:  # One of several results of a call.
             self.now[node] = self.graph.call_function(operator.getitem, (container, index))
@@ -211,7 +209,7 @@ class _Normaliser:
             shape = tuple(self._size(rest[0], dim) for dim in range(self.values[node].ndim))
             self.now[node] = self._say(FUNCTIONS["expand"], {"input": tensor, "shape": shape})
             return
-        dim = (rest[0] if rest else 0) % self.values[node.args[0]].ndim
+        dim = (rest[0] if rest else 0) % self._value(node.args[0]).ndim
         if name == "select":
             chosen: Any = rest[1]
         else:
@@ -227,11 +225,11 @@ class _Normaliser:
             self.now[node] = tuple(self._size(tensor, dim) for dim in range(len(value)))
         elif node.target == "size" and isinstance(value, int):
             dim = self._current(node.args[1]) if len(node.args) > 1 else self._current(node.kwargs["dim"])
-            self.now[node] = self._size(tensor, dim % self.values[asked].ndim)
+            self.now[node] = self._size(tensor, dim % self._value(asked).ndim)
         elif isinstance(value, Tensor):
             transposed = {"T": (0, 1), "mT": (-2, -1)}.get(str(node.args[1]))
             if transposed is None or value.ndim < 2:
-                raise Untraceable(f"the model reads the attribute '{node.args[1]}' of a tensor")
+                raise UntraceableError(f"the model reads the attribute '{node.args[1]}' of a tensor")
             bound = {"input": tensor, "dim0": transposed[0], "dim1": transposed[1]}
             self.now[node] = self._say(FUNCTIONS["transpose"], bound)
         else:
@@ -246,6 +244,10 @@ class _Normaliser:
         for node, current in self.now.items():
             if current is old:
                 self.now[node] = new
+
+    def _value(self, argument: Any) -> Any:
+        """What the recorded node given as an argument computed for the example."""
+        return self.values[argument]
 
     def _current(self, arguments: Any) -> Any:
         return fx.map_arg(arguments, lambda node: self.now[node]) if not isinstance(arguments, fx.Node) else self.now[arguments]

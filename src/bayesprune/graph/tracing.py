@@ -42,7 +42,7 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
                     annotate(module, example_inputs)
         except InputError:
             raise
-        except Exception as error:  # Tracers raise whatever the model's code makes of their proxies.
+        except Exception as error:  # noqa: BLE001  Tracers raise whatever the model's code makes of their proxies.
             reasons[name] = (str(error).strip() or type(error).__name__).splitlines()[0]
             continue
         module.meta["tracer"] = name

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 Step: TypeAlias = Callable[[Tensor], Tensor]
 
 
-class HiddenControlFlow(Exception):
+class HiddenControlFlowError(Exception):
     """The layer is used in a way that is not written out here."""
 
 
@@ -36,13 +36,15 @@ def attention_steps(
         **options: of ``scaled_dot_product_attention``.
     """
     ordered = inputs if attention.batch_first else [each.transpose(0, 1) for each in inputs]
-    split = [
-        project(each).unflatten(-1, (attention.num_heads, attention.head_dim)).transpose(1, 2)
-        for project, each in zip(projections, ordered, strict=True)
-    ]
+    split = [into_heads(attention, project(each)) for project, each in zip(projections, ordered, strict=True)]
     merged = F.scaled_dot_product_attention(split[0], split[1], split[2], **options).transpose(1, 2).flatten(2)
     result = project_output(heads(merged))
     return result if attention.batch_first else result.transpose(0, 1)
+
+
+def into_heads(attention: nn.MultiheadAttention, x: Tensor) -> Tensor:
+    """Features split into heads: (batch, heads, positions, features of a head)."""
+    return x.unflatten(-1, (attention.num_heads, attention.head_dim)).transpose(1, 2)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def input_projections(attention: nn.MultiheadAttention) -> list[tuple[Tensor, Tensor | None]]:
@@ -75,10 +77,10 @@ def projection_layers(attention: nn.MultiheadAttention) -> dict[str, nn.Linear]:
 def check_written_out(attention: nn.MultiheadAttention, **masks: Any) -> None:
     """Refuse uses of attention that are not written out here."""
     if attention.bias_k is not None or attention.bias_v is not None or attention.add_zero_attn:
-        raise HiddenControlFlow("nn.MultiheadAttention with add_bias_kv or add_zero_attn")
+        raise HiddenControlFlowError("nn.MultiheadAttention with add_bias_kv or add_zero_attn")
     given = [name for name, mask in masks.items() if mask is not None and mask is not False]
     if given:
-        raise HiddenControlFlow(f"a transformer layer is given {', '.join(given)}")
+        raise HiddenControlFlowError(f"a transformer layer is given {', '.join(given)}")
 
 
 def encoder_layer_steps(layer: nn.TransformerEncoderLayer, x: Tensor) -> Tensor:

@@ -77,9 +77,25 @@ FUNCTIONS: dict[str, Function] = {}
 _BY_CALLABLE: dict[Any, Function] = {}
 _BY_METHOD: dict[str, Function] = {}
 _BY_ATEN: dict[str, Function] = {}
-_RENAMED = {"self": "input", "size": "shape", "tensor": "input", "x": "input", "a": "input", "b": "other", "split_size_or_sections": "sections",
-            "split_size": "sections", "split_sizes": "sections", "dim0": "dim0", "axis": "dim", "exponent": "other", "mat2": "other",
-            "indices_or_sections": "sections", "keepdims": "keepdim", "axis0": "dim0", "axis1": "dim1", "min_val": "min_val"}  # fmt: skip
+_RENAMED = {
+    "self": "input",
+    "tensor": "input",
+    "x": "input",
+    "a": "input",
+    "b": "other",
+    "mat2": "other",
+    "exponent": "other",
+    "size": "shape",
+    "split_size": "sections",
+    "split_sizes": "sections",
+    "split_size_or_sections": "sections",
+    "indices_or_sections": "sections",
+    "axis": "dim",
+    "axis0": "dim0",
+    "axis1": "dim1",
+    "keepdims": "keepdim",
+}
+"""Parameter names of torch and ATen -> ours."""
 
 
 def _word(
@@ -150,11 +166,43 @@ _word("to", "to", "input dtype", methods="to float half double bfloat16 long int
 _word("detach", torch.detach, methods="detach", aten="detach.default")
 
 # Several tensors, element by element with broadcasting; ``other`` may be a number.
-_word("add", torch.add, "input other alpha=1", tensors=2, aliases=(operator.add, operator.iadd), methods="add add_ __add__ __radd__", aten="add.Tensor add_.Tensor add.Scalar")  # fmt: skip
-_word("sub", torch.sub, "input other alpha=1", tensors=2, aliases=(operator.sub, operator.isub, torch.subtract), methods="sub sub_", aten="sub.Tensor sub_.Tensor sub.Scalar")  # fmt: skip
+_word(
+    "add",
+    torch.add,
+    "input other alpha=1",
+    tensors=2,
+    aliases=(operator.add, operator.iadd),
+    methods="add add_ __add__ __radd__",
+    aten="add.Tensor add_.Tensor add.Scalar",
+)
+_word(
+    "sub",
+    torch.sub,
+    "input other alpha=1",
+    tensors=2,
+    aliases=(operator.sub, operator.isub, torch.subtract),
+    methods="sub sub_",
+    aten="sub.Tensor sub_.Tensor sub.Scalar",
+)
 _word("rsub", torch.rsub, "input other alpha=1", tensors=2, methods="__rsub__", aten="rsub.Scalar rsub.Tensor")
-_word("mul", torch.mul, "input other", tensors=2, aliases=(operator.mul, operator.imul, torch.multiply), methods="mul mul_", aten="mul.Tensor mul_.Tensor mul.Scalar")  # fmt: skip
-_word("div", torch.div, "input other rounding_mode=None", tensors=2, aliases=(operator.truediv, operator.itruediv, torch.divide, torch.true_divide), methods="div div_ divide", aten="div.Tensor div_.Tensor div.Tensor_mode div.Scalar")  # fmt: skip
+_word(
+    "mul",
+    torch.mul,
+    "input other",
+    tensors=2,
+    aliases=(operator.mul, operator.imul, torch.multiply),
+    methods="mul mul_",
+    aten="mul.Tensor mul_.Tensor mul.Scalar",
+)
+_word(
+    "div",
+    torch.div,
+    "input other rounding_mode=None",
+    tensors=2,
+    aliases=(operator.truediv, operator.itruediv, torch.divide, torch.true_divide),
+    methods="div div_ divide",
+    aten="div.Tensor div_.Tensor div.Tensor_mode div.Scalar",
+)
 _word("pow", torch.pow, "input other", tensors=2, aliases=(operator.pow,), methods="pow", aten="pow.Tensor_Scalar pow.Tensor_Tensor")
 _word("maximum", torch.maximum, "input other", tensors=2, methods="maximum", aten="maximum.default")
 _word("minimum", torch.minimum, "input other", tensors=2, methods="minimum", aten="minimum.default")
@@ -162,7 +210,15 @@ _word("where", torch.where, "condition input other", tensors=3, aten="where.self
 _word("masked_fill", torch.masked_fill, "input mask value", tensors=2, methods="masked_fill masked_fill_", aten="masked_fill.Scalar")
 for _name in ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or"):
     _aliases = (getattr(operator, _name),) if hasattr(operator, _name) else ()
-    _word(_name, getattr(torch, _name), "input other", tensors=2, aliases=_aliases, methods=_name, aten=f"{_name}.Tensor {_name}.Scalar {_name}.default")  # fmt: skip
+    _word(
+        _name,
+        getattr(torch, _name),
+        "input other",
+        tensors=2,
+        aliases=_aliases,
+        methods=_name,
+        aten=f"{_name}.Tensor {_name}.Scalar {_name}.default",
+    )
 
 # Elements moved, none computed.
 _word(
@@ -176,7 +232,14 @@ _word(
 _word("flatten", torch.flatten, "input start_dim=0 end_dim=-1", methods="flatten", aten="flatten.using_ints")
 _word("unflatten", torch.unflatten, "input dim sizes", methods="unflatten", aten="unflatten.int")
 _word("permute", torch.permute, "input dims", methods="permute", aten="permute.default", gathers="dims")
-_word("transpose", torch.transpose, "input dim0 dim1", aliases=(torch.swapaxes, torch.swapdims), methods="transpose swapaxes swapdims", aten="transpose.int")  # fmt: skip
+_word(
+    "transpose",
+    torch.transpose,
+    "input dim0 dim1",
+    aliases=(torch.swapaxes, torch.swapdims),
+    methods="transpose swapaxes swapdims",
+    aten="transpose.int",
+)
 _word("movedim", torch.movedim, "input source destination", methods="movedim", aten="movedim.int movedim.intlist")
 _word("unsqueeze", torch.unsqueeze, "input dim", methods="unsqueeze", aten="unsqueeze.default")
 _word("squeeze", torch.squeeze, "input dim=None", methods="squeeze", aten="squeeze.default squeeze.dim squeeze.dims")
@@ -184,7 +247,14 @@ _word("expand", "expand", "input shape", aten="expand.default", gathers="shape")
 _word("getitem", operator.getitem, "input index")
 _word("narrow", torch.narrow, "input dim start length", methods="narrow", aten="narrow.default")
 _word("chunk", torch.chunk, "input chunks dim=0", methods="chunk", aten="chunk.default")
-_word("split", torch.split, "input sections dim=0", aliases=(torch.functional.split,), methods="split", aten="split.Tensor split_with_sizes.default split.sizes")  # fmt: skip
+_word(
+    "split",
+    torch.split,
+    "input sections dim=0",
+    aliases=(torch.functional.split,),
+    methods="split",
+    aten="split.Tensor split_with_sizes.default split.sizes",
+)
 _word("tensor_split", torch.tensor_split, "input sections dim=0", methods="tensor_split", aten="tensor_split.sections tensor_split.indices")
 _word("unbind", torch.unbind, "input dim=0", methods="unbind", aten="unbind.int")
 _word("stack", torch.stack, "tensors dim=0", aten="stack.default")
@@ -201,11 +271,32 @@ _word("mean", torch.mean, "input dim=None keepdim=False", methods="mean", aten="
 _word("sum", torch.sum, "input dim=None keepdim=False", methods="sum", aten="sum.dim_IntList sum.default", gathers="dim")
 _word("amax", torch.amax, "input dim=None keepdim=False", methods="amax", aten="amax.default", gathers="dim")
 _word("softmax", torch.softmax, "input dim dtype=None", aliases=(F.softmax,), methods="softmax", aten="softmax.int _softmax.default")
-_word("log_softmax", torch.log_softmax, "input dim dtype=None", aliases=(F.log_softmax,), methods="log_softmax", aten="log_softmax.int _log_softmax.default")  # fmt: skip
+_word(
+    "log_softmax",
+    torch.log_softmax,
+    "input dim dtype=None",
+    aliases=(F.log_softmax,),
+    methods="log_softmax",
+    aten="log_softmax.int _log_softmax.default",
+)
 _word("normalize", F.normalize, "input p=2.0 dim=1 eps=1e-12")
-_word("matmul", torch.matmul, "input other", tensors=2, aliases=(operator.matmul, torch.bmm, torch.mm), methods="matmul bmm mm __matmul__", aten="matmul.default bmm.default mm.default")  # fmt: skip
+_word(
+    "matmul",
+    torch.matmul,
+    "input other",
+    tensors=2,
+    aliases=(operator.matmul, torch.bmm, torch.mm),
+    methods="matmul bmm mm __matmul__",
+    aten="matmul.default bmm.default mm.default",
+)
 _word("einsum", torch.einsum, "equation operands", tensors=2, aten="einsum.default", gathers="operands")
-_word("attention", F.scaled_dot_product_attention, "query key value attn_mask=None dropout_p=0.0 is_causal=False scale=None enable_gqa=False", tensors=4, aten="scaled_dot_product_attention.default")  # fmt: skip
+_word(
+    "attention",
+    F.scaled_dot_product_attention,
+    "query key value attn_mask=None dropout_p=0.0 is_causal=False scale=None enable_gqa=False",
+    tensors=4,
+    aten="scaled_dot_product_attention.default",
+)
 
 # Feature maps.
 _word(
@@ -231,16 +322,19 @@ INT_ARITHMETIC: dict[Any, Callable[..., Any]] = {
     operator.mod: operator.mod, operator.truediv: operator.truediv, operator.neg: operator.neg, operator.pow: operator.pow,
 }  # fmt: skip
 
-ELEMENTWISE = frozenset(
-    "sigmoid tanh exp log sqrt rsqrt abs neg square sin cos erf reciprocal floor ceil round sign log1p expm1 logical_not relu relu6 leaky_relu "
-    "elu selu celu gelu silu mish hardswish hardsigmoid hardtanh softplus softsign logsigmoid threshold clamp to detach".split()
-)
+# fmt: off
+ELEMENTWISE = frozenset((
+    "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "abs", "neg", "square", "sin", "cos", "erf", "reciprocal", "floor", "ceil", "round",
+    "sign", "log1p", "expm1", "logical_not", "relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "hardswish",
+    "hardsigmoid", "hardtanh", "softplus", "softsign", "logsigmoid", "threshold", "clamp", "to", "detach",
+))
+MOVEMENT = frozenset((
+    "reshape", "flatten", "unflatten", "permute", "transpose", "movedim", "unsqueeze", "squeeze", "expand", "getitem", "narrow", "chunk",
+    "split", "tensor_split", "unbind", "stack", "flip", "roll", "channel_shuffle", "pixel_shuffle",
+))
+# fmt: on
 HOMOGENEOUS = frozenset({"relu", "leaky_relu"})
 """f(s x) = s f(x) for s > 0, among the functions that work element by element."""
-MOVEMENT = frozenset(
-    "reshape flatten unflatten permute transpose movedim unsqueeze squeeze expand getitem narrow chunk split tensor_split unbind stack flip roll "
-    "channel_shuffle pixel_shuffle".split()
-)
 
 
 def function_of(op: str, target: Any) -> Function | None:
@@ -261,9 +355,10 @@ def bind(function: Function, target: Any, args: tuple[Any, ...], kwargs: dict[st
     if function.gathers is not None:
         position = function.parameters.index(function.gathers)
         if len(args) > position and not isinstance(args[position], (tuple, list, type(None))):
-            spread = function.gathers != "dim" or len(args) > position + 1 and all(isinstance(a, int) and not isinstance(a, bool) for a in args[position:])  # fmt: skip
-            if spread:
-                args = (*args[:position], tuple(args[position:]))
+            several = args[position:]
+            # x.mean(1, True) is one dimension and keepdim; x.mean(1, 2) would be two.
+            if function.gathers != "dim" or (len(several) > 1 and all(type(each) is int for each in several)):
+                args = (*args[:position], several)
     names = _parameter_names(function, target)
     if len(args) > len(names):
         return None

@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, fx, nn
 
+from bayesprune.graph.normalise import spoken
+from bayesprune.graph.vocabulary import FUNCTIONS
 from bayesprune.removal.analysis import Analysis, everything, shape_of
 from bayesprune.removal.status import along
 
@@ -13,7 +15,7 @@ Layout: TypeAlias = dict[int, Tensor]
 """Dimension -> which of its original indices exist physically, and in which order. Dimensions that are missing are whole."""
 
 
-class CannotRemove(Exception):
+class CannotRemoveError(Exception):
     """A node cannot work with less than its whole inputs."""
 
     def __init__(self, node: fx.Node, reason: str) -> None:
@@ -41,15 +43,8 @@ class Rebuild:
         self._copies: dict[int, Any] = {}
         self._supplied: dict[tuple[Any, ...], fx.Node] = {}
 
-    def run(self) -> fx.GraphModule:
-        from bayesprune.removal.rules import rule_for
-
-        analysis = self.analysis
-        for node in analysis.module.graph.nodes:
-            if node.op not in ("placeholder", "output") and node not in analysis.needed or node in analysis.constant:
-                if "value" not in node.meta:
-                    continue
-            rule_for(analysis, node).rebuild(self, node)
+    def module(self) -> fx.GraphModule:
+        """The finished network."""
         self.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
         used = {str(node.target) for node in self.graph.nodes if node.op in ("call_module", "get_attr")}
         module = fx.GraphModule({path: value for path, value in self.attributes.items() if path in used}, self.graph, "CompactNetwork")
@@ -61,9 +56,6 @@ class Rebuild:
 
     def say(self, name: str, *tensors: Any, **rest: Any) -> fx.Node:
         """A node that calls a function of the vocabulary."""
-        from bayesprune.graph.normalise import spoken
-        from bayesprune.graph.vocabulary import FUNCTIONS
-
         return spoken(self.graph, FUNCTIONS[name], tensors, rest)
 
     def enter(self, old: fx.Node, new: fx.Node, layout: Layout | None = None) -> None:
@@ -94,8 +86,10 @@ class Rebuild:
         return {dim: labels for dim, labels in found.items() if not _is_whole(labels, shape_of(node)[dim])}
 
     def covering(self, node: fx.Node, layout: Layout) -> Layout:
-        """The layout an operand offers, for the result of ``node``: where needed elements are missing because the operand's are constant,
-        the needed ones instead."""
+        """The layout that operands offer, fit for the result of ``node``.
+
+        Where elements that are needed are missing in it, because the operands' are constant, the needed ones take its place.
+        """
         result = {}
         for dim, labels in layout.items():
             needed = along(self.analysis.needed[node], dim, shape_of(node)[dim]).nonzero().flatten()
@@ -121,7 +115,7 @@ class Rebuild:
             if torch.equal(there, wanted):
                 continue
             if dim in node.meta["varies"]:
-                raise CannotRemove(node, "its units lie in a dimension whose size changes with the input")
+                raise CannotRemoveError(node, "its units lie in a dimension whose size changes with the input")
             position = torch.full((size,), -1)
             position[there] = torch.arange(len(there))
             chosen = position[wanted]
@@ -178,7 +172,7 @@ class Rebuild:
                 for other in candidate.meta.get("varies", ()):
                     if shape_of(candidate)[other] == shape_of(node)[dim]:
                         return self.say("size", self.new[candidate], dim=other)
-        raise CannotRemove(node, "it is constant, but its size depends on the input")
+        raise CannotRemoveError(node, "it is constant, but its size depends on the input")
 
     def tensor(self, name: str, value: Tensor, trainable: bool = False) -> fx.Node:
         """A new parameter or buffer."""
@@ -201,11 +195,3 @@ class Rebuild:
 
 def _is_whole(labels: Tensor, size: int) -> bool:
     return len(labels) == size and torch.equal(labels, torch.arange(size))
-
-
-def padding_sizes(layer: nn.Module) -> bool:
-    """Whether a convolution reads zeros beyond the border."""
-    padding = layer.padding
-    if isinstance(padding, str):
-        return padding == "same" and any(size > 1 for size in layer.kernel_size)  # type: ignore[union-attr]
-    return any(size > 0 for size in padding)  # type: ignore[union-attr]

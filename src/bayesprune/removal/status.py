@@ -26,7 +26,7 @@ def known(mask: Tensor, value: Tensor) -> Known | None:
     """What is known, in its smallest form; None if it is nothing."""
     if not bool(mask.any()):
         return None
-    mask, value = torch.broadcast_tensors(mask, value)
+    mask, value = mask | torch.zeros_like(value, dtype=torch.bool), value + torch.zeros_like(mask, dtype=value.dtype)
     value = torch.where(mask, value, 0.0)
     for dim in range(mask.ndim):
         if mask.shape[dim] > 1 and _is_uniform(mask, dim) and _is_uniform(value, dim):

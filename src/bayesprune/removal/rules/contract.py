@@ -1,13 +1,13 @@
 """What removal must know about an operation."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, fx
 
 from bayesprune.removal.analysis import Analysis, everything, tensor_inputs
-from bayesprune.removal.status import Known
+from bayesprune.removal.status import Known, along
 
 if TYPE_CHECKING:
     from bayesprune.removal.rebuild import Rebuild
@@ -66,8 +66,6 @@ class Attribute(Rule):
         return Known(torch.ones_like(value, dtype=torch.bool), value)
 
     def rebuild(self, build: "Rebuild", node: fx.Node) -> None:
-        from bayesprune.removal.status import along
-
         analysis = build.analysis
         value = analysis.tensor(node)
         layout = {}
@@ -95,7 +93,7 @@ class Size(Rule):
 
     def rebuild(self, build: "Rebuild", node: fx.Node) -> None:
         (read,) = tensor_inputs(node)
-        dim = node.kwargs["dim"]
+        dim = cast(int, node.kwargs["dim"])
         if read in build.new and dim not in build.layout[read]:
             build.new[node] = build.say("size", build.new[read], dim=dim)
         elif node.meta["varies"]:
@@ -114,6 +112,6 @@ class Number(Rule):
     def rebuild(self, build: "Rebuild", node: fx.Node) -> None:
         arguments = build.arguments(node.args)
         if any(isinstance(argument, fx.Node) for argument in arguments):
-            build.new[node] = build.graph.call_function(node.target, arguments)
+            build.new[node] = build.graph.create_node(node.op, node.target, arguments)
         else:
             build.new[node] = node.meta["value"]

@@ -29,7 +29,7 @@ class Linear(Rule):
             mask = on_dimension(~reads.any(dim=1) if reads.shape[1] else torch.ones(len(reads), dtype=torch.bool), -1 % rank, rank)
             value = torch.zeros([1] * rank, dtype=torch.float64)
         else:
-            inputs = fact.mask.shape[:-1] + (layer.in_features,)
+            inputs = (*fact.mask.shape[:-1], layer.in_features)
             mask = ((~fact.mask).expand(inputs).double() @ reads.T) == 0
             value = fact.value.expand(inputs) @ weight.cpu().double().T
         bias = torch.zeros(1, dtype=torch.float64) if layer.bias is None else layer.bias.detach().cpu().double()
@@ -39,7 +39,7 @@ class Linear(Rule):
         (read,) = tensor_inputs(node)
         layer = cast(nn.Linear, analysis.layer(node))
         reads = (layer.weight.detach() != 0).cpu().double()
-        outputs = needed.expand(needed.shape[:-1] + (layer.out_features,)).double()
+        outputs = needed.expand((*needed.shape[:-1], layer.out_features)).double()
         part = (outputs @ reads) > 0
         fact = analysis.known.get(read)
         # A constant that differs between positions cannot be part of the bias.

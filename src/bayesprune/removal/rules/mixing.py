@@ -36,15 +36,15 @@ class Reduction(Rule):
         dims, keep = self._dims(node, read)
         for dim in sorted(dims):
             needed = needed if keep else needed.unsqueeze(dim)
-        yield read, needed if any(shape_of(read)[dim] > 1 and dim in read.meta["varies"] for dim in dims) else needed
+        yield read, needed
 
     def rebuild(self, build: "Rebuild", node: fx.Node) -> None:
         (read,) = tensor_inputs(node)
         dims, keep = self._dims(node, read)
         layout = {dim: labels for dim, labels in build.layout_of(read).items() if dim not in dims}
         new = build.graph.create_node(node.op, node.target, (build.supply(read, layout),), node.kwargs)
-        shift = (lambda dim: dim) if keep else (lambda dim: dim - sum(other < dim for other in dims))
-        build.enter(node, new, {shift(dim): labels for dim, labels in layout.items()})
+        lost = () if keep else dims
+        build.enter(node, new, {dim - sum(other < dim for other in lost): labels for dim, labels in layout.items()})
 
     def _dims(self, node: fx.Node, read: fx.Node) -> tuple[tuple[int, ...], bool]:
         rank = len(shape_of(read))
@@ -164,7 +164,8 @@ class Attention(Rule):
 
 def _operands(node: fx.Node) -> tuple[fx.Node, fx.Node]:
     left, right = node.args
-    assert isinstance(left, fx.Node) and isinstance(right, fx.Node)
+    assert isinstance(left, fx.Node)
+    assert isinstance(right, fx.Node)
     return left, right
 
 

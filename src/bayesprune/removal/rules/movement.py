@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, fx
@@ -103,6 +103,7 @@ def moved(analysis: Analysis, node: fx.Node, elements: Tensor) -> Tensor:
 
 
 def carried_out(analysis: Analysis, node: fx.Node, elements: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The operation with other arguments, on something else than the activation."""
     numbers = fx.map_arg((args, kwargs), lambda size: size.meta["value"])
     result: Tensor = function_behind(analysis, node)(elements, *numbers[0], **numbers[1])
     return result
@@ -126,7 +127,7 @@ def adapted(node: fx.Node, after: "Layout", read: fx.Node, before: "Layout") -> 
     elif node.target == "expand":
         yield (_resized(args[0], after),), kwargs
     elif "sizes" in kwargs:
-        start = kwargs["dim"] % len(shape_of(read))
+        start = cast(int, kwargs["dim"]) % len(shape_of(read))
         yield args, kwargs | {"sizes": _resized(kwargs["sizes"], {dim - start: labels for dim, labels in after.items()})}
     yield args, kwargs
 
@@ -147,7 +148,8 @@ def _without_slices(index: Any, read: fx.Node, before: "Layout") -> Any:
         filling = (slice(None),) * (len(shape_of(read)) - given)
         position = parts.index(Ellipsis)
         parts = (*parts[:position], *filling, *parts[position + 1 :])
-    result, dim = [], 0
+    result: list[Any] = []
+    dim = 0
     for part in parts:
         if part is None:
             result.append(part)
@@ -163,7 +165,7 @@ class Concatenation(Rule):
 
     def known(self, analysis: Analysis, node: fx.Node) -> Known | None:
         dim = self.dim(node)
-        parts = list(node.args[0])  # type: ignore[arg-type]
+        parts = self.parts(node)
         if not any(part in analysis.known for part in parts):
             return None
         nothing = [1] * len(shape_of(node))
@@ -182,7 +184,7 @@ class Concatenation(Rule):
 
     def needs(self, analysis: Analysis, node: fx.Node, needed: Tensor) -> Iterator[tuple[fx.Node, Tensor]]:
         dim, start = self.dim(node), 0
-        for part in node.args[0]:  # type: ignore[union-attr]
+        for part in self.parts(node):
             size = shape_of(part)[dim]
             yield part, needed if needed.shape[dim] == 1 else needed.narrow(dim, start, size)
             start += size
@@ -190,7 +192,7 @@ class Concatenation(Rule):
     def rebuild(self, build: "Rebuild", node: fx.Node) -> None:
         dim, start = self.dim(node), 0
         sources, labels = [], []
-        for part in node.args[0]:  # type: ignore[union-attr]
+        for part in self.parts(node):
             if part in build.new or part in build.analysis.needed:
                 own = build.labels(part, dim)
                 sources.append(build.supply(part, {dim: own}))
@@ -198,6 +200,10 @@ class Concatenation(Rule):
             start += shape_of(part)[dim]
         new = build.say("cat", tuple(sources), dim=dim) if len(sources) > 1 else sources[0]
         build.enter(node, new, {dim: torch.cat(labels)})
+
+    def parts(self, node: fx.Node) -> list[fx.Node]:
+        """The tensors that are put together."""
+        return list(cast(tuple[fx.Node, ...], node.args[0]))
 
     def dim(self, node: fx.Node) -> int:
         """Along which dimension the tensors are put."""
@@ -228,7 +234,7 @@ class Selection(Rule):
         layout = build.layout_of(read)
         there = build.labels(read, dim)
         source = build.supply(read, layout)
-        if len(index.unique()) == len(index) == shape_of(read)[dim]:
+        if torch.equal(index.sort().values, torch.arange(shape_of(read)[dim])):
             number = torch.empty_like(index)
             number[index] = torch.arange(len(index))
             build.enter(node, source, layout | {dim: number[there]})
@@ -240,7 +246,8 @@ class Selection(Rule):
 
     def _parts(self, analysis: Analysis, node: fx.Node) -> tuple[fx.Node, Tensor, int]:
         read, index = node.args[0], node.kwargs["index"]
-        assert isinstance(read, fx.Node) and isinstance(index, fx.Node)
+        assert isinstance(read, fx.Node)
+        assert isinstance(index, fx.Node)
         dim = node.kwargs["dim"]
         assert isinstance(dim, int)
         return read, analysis.tensor(index).cpu(), dim % len(shape_of(read))
