@@ -6,9 +6,11 @@ Example:
     >>> import bayesprune as bp
     >>> gated = bp.sparsify(model, "bb", example_inputs=x)
     >>> loss = bp.negative_elbo(F.cross_entropy(gated(x), y), gated, n_data=60_000)
-    >>> print(bp.summary(gated))
+    >>> result = bp.compact(gated, x)
+    >>> bp.save(result.model, "small.safetensors")
 """
 
+from bayesprune.artifact import export_onnx, load, save
 from bayesprune.attach import Placement, make_dependent, placement, sparsify
 from bayesprune.benchmark import Benchmark, benchmark
 from bayesprune.compact import Certificate, Compaction, compact
@@ -37,14 +39,17 @@ __all__ = [
     "benchmark",
     "compact",
     "cost",
+    "export_onnx",
     "fit",
     "gates",
     "linear_warmup",
+    "load",
     "make_dependent",
     "negative_elbo",
     "param_groups",
     "placement",
     "predict",
+    "save",
     "sparsify",
     "summary",
 ]

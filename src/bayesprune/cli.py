@@ -12,16 +12,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from bayesprune.benchmark import benchmark
 from bayesprune.data import describe_datasets, load_dataset
 from bayesprune.data.folders import named_folder
 from bayesprune.data.mnist import find_mnist
 from bayesprune.errors import BayespruneError, InputError
 from bayesprune.experiments import RunConfig, check_config, read_config, run_main_job
+from bayesprune.experiments.compacted import CERTIFICATE, NETWORK
+from bayesprune.experiments.deployment import export_deployment, open_deployment
 from bayesprune.models import build_network
 from bayesprune.models.description import DescribedModel
 from bayesprune.models.zoo import known_network
-from bayesprune.report import draw_kept_units, stage_table
-from bayesprune.storage import read_rows
+from bayesprune.report import draw_kept_units, latency_lines, stage_table
+from bayesprune.storage import append_row, read_rows
 from bayesprune.training.watching import ProgressBars
 from bayesprune.version import __version__
 
@@ -36,6 +39,10 @@ app = typer.Typer(
 `bayesprune run` — prune LeNet-500-300 on the embedded MNIST, minutes on a laptop
 
 `bayesprune run --resume runs/20260101-120000-lenet-500-300-dbb` — go on where a run was stopped
+
+`bayesprune bench runs/20260101-120000-lenet-500-300-dbb` — the latency of what is left, beside the dense network
+
+`bayesprune export runs/20260101-120000-lenet-500-300-dbb` — what is left, as an ONNX file
 
 `bayesprune data` — the data sets and where they are""",
 )
@@ -90,7 +97,7 @@ def run(
     folder: Annotated[Path | None, typer.Option("--out", help="The run's folder; by default a new one under runs/.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder; needs no other option.")] = None,
 ) -> None:
-    """Pretrain a network, prune it, make it input-dependent, and report every stage."""
+    """Pretrain a network, prune it, make it input-dependent, remove what is not needed, and report every stage."""
     given = {
         "network": network,
         "dataset": dataset,
@@ -123,7 +130,9 @@ def run(
         raise typer.Exit(130) from stop
     _draw(folder, config)
     out.print(stage_table(summary))
-    written = f"written to {folder}: summary.json, metrics.jsonl, {FIGURE}, checkpoints/"
+    for line in latency_lines(summary):
+        out.print(line, highlight=False, soft_wrap=True)
+    written = f"written to {folder}: {NETWORK}, {CERTIFICATE}, summary.json, metrics.jsonl, {FIGURE}, checkpoints/"
     out.print(written, highlight=False, soft_wrap=True, markup=False)
 
 
@@ -164,6 +173,62 @@ def _draw(folder: Path, config: RunConfig) -> None:
     draw_kept_units(
         read_rows(folder / "metrics.jsonl"), [place.units for place in places], [place.name for place in places], folder / FIGURE
     )
+
+
+@app.command(
+    epilog="""**Examples**
+
+`bayesprune bench runs/20260101-120000-lenet-500-300-dbb` — a run's compacted network beside its dense one
+
+`bayesprune bench small.safetensors --batch-sizes 1,8,64 --runtimes eager,compiled,onnxruntime` — a saved network in all runtimes"""
+)
+def bench(
+    path: Annotated[Path, typer.Argument(help="A file that bayesprune.save wrote, or the folder of a finished run.")],
+    batch_sizes: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "1,64",
+    runtimes: Annotated[str, typer.Option(help="Of eager, compiled and onnxruntime, separated by commas.")] = "eager",
+    seconds: Annotated[float, typer.Option(help="To measure each row of the table, at least.")] = 1.0,
+    threads: Annotated[int | None, typer.Option(help="Processor threads; by default as many as torch uses.")] = None,
+    rows: Annotated[Path | None, typer.Option(help="Append the measurements to this JSONL file.")] = None,
+) -> None:
+    """Measure how long a network takes: warm-up, medians and spread, batch by batch."""
+    deployment = open_deployment(path)
+    measured = benchmark(
+        deployment.networks,
+        deployment.inputs,
+        batch_sizes=_whole_numbers(batch_sizes, "--batch-sizes"),
+        runtimes=[name.strip() for name in runtimes.split(",")],
+        seconds=seconds,
+        threads=threads,
+        progress=err.is_terminal,
+    )
+    out.print(str(measured), highlight=False, soft_wrap=True, markup=False)
+    if rows is not None:
+        for row in measured.rows():
+            append_row(rows, {"path": path.name, **row})
+
+
+@app.command(
+    epilog="""**Examples**
+
+`bayesprune export runs/20260101-120000-lenet-500-300-dbb` — the compacted network of a run, into its folder
+
+`bayesprune export small.safetensors --out small.onnx` — a saved network"""
+)
+def export(
+    path: Annotated[Path, typer.Argument(help="A file that bayesprune.save wrote, or the folder of a finished run.")],
+    target: Annotated[Path | None, typer.Option("--out", help="The ONNX file; by default beside the network.")] = None,
+) -> None:
+    """Write a network as an ONNX file that has been seen to compute the same in onnxruntime."""
+    written = target or (path / NETWORK if path.is_dir() else path).with_suffix(".onnx")
+    export_deployment(path, written)
+    out.print(f"written to {written}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _whole_numbers(text: str, option: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"{option} takes whole numbers separated by commas, such as 1,64, not '{text}'") from error
 
 
 @app.command(

@@ -22,22 +22,24 @@ def find_places(
     A model that states its places is taken at its word; in any other they are found by walking the graph of its computation.
     """
     if not isinstance(model, DescribedModel):
-        if example_inputs is None:
-            raise InputError(f"{type(model).__name__} does not state where gates go: give example_inputs, such as two inputs of the data")
-        return discover(model, example_inputs, before_norm, chosen)
+        return discover(model, stated_example(model) if example_inputs is None else example_inputs, before_norm, chosen)
     places = list(model.gate_places(before_norm))
     excluded = [LeftAlone(place.controls, "excluded when the gates were put in") for place in places if not chosen(place.controls)]
     return [place for place in places if chosen(place.controls)], excluded
 
 
 def stated_example(model: nn.Module) -> Tensor:
-    """Two inputs of the shape that the model states.
+    """Two inputs of the shape that a model states, or that its first layer tells if it is a linear one.
 
     Raises:
-        InputError: it states none.
+        InputError: the model says nothing about its inputs.
     """
-    if not isinstance(model, DescribedModel):
-        raise InputError(f"{type(model).__name__} does not state its input shape: give example_inputs, such as two inputs of the data")
-    like = next(model.parameters())
-    generator = torch.Generator().manual_seed(0)
-    return torch.rand(2, *model.input_shape, generator=generator).to(like.device, like.dtype)
+    like = next(model.parameters(), torch.empty(0))
+    first = next((layer for layer in model.modules() if layer._parameters), None)
+    if isinstance(model, DescribedModel):
+        shape = model.input_shape
+    elif isinstance(model, nn.Sequential) and isinstance(first, nn.Linear):
+        shape = (first.in_features,)
+    else:
+        raise InputError(f"{type(model).__name__} does not say what its inputs look like: give example_inputs, such as two of the data")
+    return torch.rand(2, *shape, generator=torch.Generator().manual_seed(0)).to(like.device, like.dtype)

@@ -43,7 +43,7 @@ def sparsify(
         method: ``bb``, ``dbb``, ``sbp``, ``vib``, ``l0``, ``gd`` or ``cd``. DBB is the second stage of BB: train with ``bb`` and call
             ``make_dependent`` instead of starting with ``dbb``.
         example_inputs: a tensor, a tuple of positional arguments or a mapping of keyword arguments, such as two inputs of the data. May be
-            left out for networks that state their gate places.
+            left out for the networks of the paper and for an ``nn.Sequential`` that begins with a linear layer.
         before_norm: gate convolutions before their batch normalisation, as in the paper, rather than after the activation.
         include: gate only the layers whose path matches one of these patterns.
         exclude: do not gate the layers whose path matches one of these patterns.

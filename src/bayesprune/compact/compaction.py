@@ -66,8 +66,8 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
 
     Args:
         gated: a model with gates; it is not changed.
-        example_inputs: a tensor, a tuple of positional arguments or a mapping of keyword arguments; may be left out for models that state
-            their input shape.
+        example_inputs: a tensor, a tuple of positional arguments or a mapping of keyword arguments; may be left out for the networks of
+            the paper.
 
     Raises:
         InputError: the model has no gates, does not run on the example, or its computation cannot be followed.
@@ -98,6 +98,7 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
                 "it draws random numbers, or changes its state, in evaluation mode"
             )
         warnings.warn(note, BayespruneWarning, stacklevel=2)
+    annotate(small, inputs)  # What an artifact says about the shapes of the inputs.
     small.train(gated.training)
     certificate = Certificate(
         max_abs_error=difference[0],

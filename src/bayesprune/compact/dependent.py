@@ -1,7 +1,7 @@
 """Input-dependent gates written out in plain operations, so that the network that is left needs no part of bayesprune.
 
-The mask E[z|x] = E[pi] clamp(scale (x - mu) / sigma + shift) of a unit is a mean, a batch normalisation, a clamp and a product; units whose
-E[pi] is under the threshold are multiplied by an exact zero, which removal takes out.
+The mask E[z|x] = E[pi] clamp(scale (x - mu) / sigma + shift) of a unit is a mean, a batch normalisation with E[pi] in its scale and shift,
+and a bound from above and below; units whose E[pi] is under the threshold get an exact zero, which removal takes out.
 """
 
 from typing import Any
@@ -30,18 +30,18 @@ class _Writer:
 
     def product(self) -> fx.Node:
         gate, read = self.gate, self.read
-        kept = gate.keep()
-        pi = torch.where(kept, gate.keep_probability(), 0.0).detach()
-        norm = self._layer("statistics", _statistics(gate))
-        activation = self._call(torch.detach, self._mean())
-        if read.meta["dtype"] != pi.dtype:
-            activation = self.module.graph.call_method("to", (activation,), {"dtype": pi.dtype})
-        phi = self._call(torch.clamp, self.module.graph.call_module(norm, (activation,)), min=PHI_EDGE, max=1.0 - PHI_EDGE)
-        probability = self._call(torch.mul, phi, self._constant("probability", pi))
-        mask = self._call(F.threshold, probability, threshold=gate.threshold, value=0.0)
-        if read.meta["dtype"] != pi.dtype:
-            mask = self.module.graph.call_method("to", (mask,), {"dtype": read.meta["dtype"]})
-        return self._call(torch.mul, read, self._spread(mask))
+        pi = torch.where(gate.keep(), gate.keep_probability(), 0.0).detach()
+        norm = self._layer("statistics", _statistics(gate, pi))
+        activation = self._as(self._mean(), pi.dtype)
+        probability = self.module.graph.call_module(norm, (activation,))
+        bounded = self._call(torch.minimum, probability, self._constant("probability", pi * (1.0 - PHI_EDGE)))
+        # What the clamp raises to its lower edge is under the threshold, and zero either way.
+        mask = self._call(F.threshold, bounded, threshold=gate.threshold, value=0.0)
+        return self._call(torch.mul, read, self._spread(self._as(mask, read.meta["dtype"])))
+
+    def _as(self, node: fx.Node, dtype: torch.dtype) -> fx.Node:
+        """The result in another type, where gates and activations differ in theirs."""
+        return node if self.read.meta["dtype"] == self.gate.scale.dtype else self.module.graph.call_method("to", (node,), {"dtype": dtype})
 
     def _mean(self) -> fx.Node:
         """The average of each unit's elements, sample by sample."""
@@ -87,8 +87,9 @@ class _Writer:
         return path
 
 
-def _statistics(gate: DependentBetaBernoulli) -> nn.BatchNorm1d:
+def _statistics(gate: DependentBetaBernoulli, pi: Tensor) -> nn.BatchNorm1d:
+    """The normalisation behind phi, with E[pi] as part of its scale and shift."""
     norm = nn.BatchNorm1d(gate.num_units, momentum=gate.momentum, device=gate.scale.device, dtype=gate.scale.dtype)
-    state = {"weight": gate.scale, "bias": gate.shift, "running_mean": gate.running_mean, "running_var": gate.running_var}
+    state = {"weight": gate.scale * pi, "bias": gate.shift * pi, "running_mean": gate.running_mean, "running_var": gate.running_var}
     norm.load_state_dict({name: tensor.detach() for name, tensor in state.items()}, strict=False)
     return norm.eval()

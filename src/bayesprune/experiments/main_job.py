@@ -12,6 +12,7 @@ from torch import nn
 from bayesprune.data import Dataset, TensorBatches, load_dataset
 from bayesprune.data.catalog import known_dataset
 from bayesprune.errors import InputError, RunFolderError, StorageError
+from bayesprune.experiments.compacted import NETWORK, compact_stage
 from bayesprune.experiments.settings import gate_weights, usual_tradeoff
 from bayesprune.models import build_network
 from bayesprune.models.description import DescribedModel
@@ -21,7 +22,7 @@ from bayesprune.storage import read_json, write_json
 from bayesprune.training.devices import usable_device
 from bayesprune.training.plan import Plan, make_plan
 from bayesprune.training.recipes import Recipe, find_recipe
-from bayesprune.training.stages import StagedRun, run_stages
+from bayesprune.training.stages import run_stages
 from bayesprune.training.store import CONFIGURATION, RunStore
 from bayesprune.training.watching import Watcher
 from bayesprune.version import __version__
@@ -117,8 +118,10 @@ def run_main_job(config: RunConfig, folder: Path, watcher: Watcher) -> dict[str,
     training = TensorBatches(data.train, data.mean, data.std, recipe.batch_size, device, augment=data.augment)
     test = TensorBatches(data.test, data.mean, data.std, recipe.batch_size, device)
     outcome = run_stages(network.to(device), plan, training, test, F.cross_entropy, store, watcher)
+    last = compact_stage(outcome.model, build_network(config.network, data.num_classes).to(device), test, F.cross_entropy, folder)
     tradeoff = None if config.kl_scale is not None else _tradeoff(config, recipe)
-    summary = {**asdict(config), "tradeoff": tradeoff, "status": "finished", **surroundings(device), "stages": _rounded(outcome)}
+    stages = _rounded([*outcome.results, last])
+    summary = {**asdict(config), "tradeoff": tradeoff, "status": "finished", **surroundings(device), "stages": stages}
     write_json(folder / SUMMARY, summary)
     return summary
 
@@ -149,7 +152,7 @@ def _tradeoff(config: RunConfig, recipe: Recipe) -> float:
 def _finished_summary(folder: Path, config: RunConfig) -> dict[str, Any] | None:
     """The summary of a run that is complete: it needs neither its data nor its device any more."""
     path = folder / SUMMARY
-    if not path.exists() or read_config(folder) != config:
+    if not path.exists() or not (folder / NETWORK).exists() or read_config(folder) != config:
         return None
     summary = read_json(path)
     return summary if isinstance(summary, dict) and summary.get("status") == "finished" else None
@@ -180,10 +183,10 @@ def _check_shape(name: str, network: nn.Module, data: Dataset) -> None:
         )
 
 
-def _rounded(outcome: StagedRun) -> list[dict[str, Any]]:
+def _rounded(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The stages' rows as they go into the summary."""
     digits = {"error": 4, "speedup": 4, "memory": 4}
     return [
         {key: round(value, digits[key]) if key in digits and value is not None else value for key, value in result.items()}
-        for result in outcome.results
+        for result in results
     ]

@@ -1,6 +1,6 @@
 """What people look at: tables and figures of runs."""
 
 from bayesprune.report.figures import draw_kept_units
-from bayesprune.report.tables import stage_table
+from bayesprune.report.tables import latency_lines, stage_table
 
-__all__ = ["draw_kept_units", "stage_table"]
+__all__ = ["draw_kept_units", "latency_lines", "stage_table"]

@@ -23,6 +23,16 @@ def stage_table(summary: dict[str, Any]) -> Table:
     return table
 
 
+def latency_lines(summary: dict[str, Any]) -> list[str]:
+    """What was measured of the compacted network, beside what was counted: a line for each batch size."""
+    return [
+        f"measured at batch {timing['batch_size']}: {timing['compacted']:.3f} ms, dense {timing['dense']:.3f} ms, "
+        f"{timing['faster']:.2f}x as fast (xFLOPs {row['speedup']:.2f})"
+        for row in summary["stages"]
+        for timing in row.get("latency", [])
+    ]
+
+
 def join_units(kept: Sequence[float]) -> str:
     """Units as the paper prints them, 784-500-300; long networks are shortened in the middle."""
     parts = [f"{units:.0f}" for units in kept]

@@ -13,16 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from bayesprune.attach import sparsify
 from bayesprune.errors import InputError
 from bayesprune.objective import KLScale, gate_scales
 from bayesprune.storage import checksum
 from bayesprune.training.devices import usable_device
 from bayesprune.training.evaluation import LossFunction
-from bayesprune.training.plan import Plan, make_plan, static_method
+from bayesprune.training.plan import Plan, make_plan
 from bayesprune.training.recipes import Recipe, StageName, find_recipe
-from bayesprune.training.sources import LoaderBatches
-from bayesprune.training.stages import run_stages
+from bayesprune.training.sources import LoaderBatches, first_inputs
+from bayesprune.training.stages import put_gates_in, run_stages
 from bayesprune.training.store import NoStore, RunStore
 from bayesprune.training.watching import ProgressBars, Silent
 
@@ -77,7 +76,7 @@ def fit(
         kl_scale: factors on the divergence, instead of the trade-off's.
         pretrain: train the model without gates first; False if it is trained already.
         n_data: the size of the training set, where the loader does not know it.
-        example_inputs: to check, before anything is trained, that the gated model runs.
+        example_inputs: what the model's computation is followed with; by default the first inputs of the loader.
         before_norm: gate convolutions before their norms.
         device: to train on; by default where the model is.
         seed: of everything random.
@@ -106,24 +105,18 @@ def fit(
         pretrain=pretrain,
     )
     own = copy.deepcopy(model).to(target)
-    _check(own, plan, _to(example_inputs, target))
+    _check(own, plan, first_inputs(training) if example_inputs is None else example_inputs.to(target))
     store = NoStore() if checkpoints is None else RunStore(Path(checkpoints), _describe(plan, own, training))
     with ProgressBars() if progress else nullcontext(Silent()) as watcher:
         outcome = run_stages(own, plan, training, test, loss, store, watcher)
     return FitResult(outcome.model, outcome.results, outcome.rows)
 
 
-def _check(model: nn.Module, plan: Plan, example_inputs: Tensor | None) -> None:
+def _check(model: nn.Module, plan: Plan, example_inputs: Tensor) -> None:
     """Whatever is wrong with the model or the hyper-parameters should show before the first epoch, not after the last of pretraining."""
     with torch.random.fork_rng(devices=[]):
-        gated = sparsify(
-            model, static_method(plan.method), example_inputs=example_inputs, before_norm=plan.before_norm, **plan.hyperparameters
-        )
+        gated = put_gates_in(model, plan, example_inputs)
     gate_scales(gated, plan.kl_scale)
-
-
-def _to(example_inputs: Tensor | None, device: torch.device) -> Tensor | None:
-    return None if example_inputs is None else example_inputs.to(device)
 
 
 def _describe(plan: Plan, model: nn.Module, training: LoaderBatches) -> dict[str, Any]:

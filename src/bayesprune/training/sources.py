@@ -76,6 +76,13 @@ class LoaderBatches:
             yield inputs.to(self.device), targets.to(self.device)
 
 
+def first_inputs(source: BatchSource) -> Tensor:
+    """Two inputs of the first batch, or the only one there is; the user's random numbers stay as they are."""
+    with torch.random.fork_rng(devices=[]):
+        inputs, _ = next(iter(source.in_order()))
+    return inputs[:2]
+
+
 def _count(loader: "DataLoader[Any]") -> int:
     """How many samples the whole training set has: those that the sampler goes through, on all ranks of a distributed run."""
     sampler = loader.sampler

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bayesprune.attach import make_dependent, sparsify
 from bayesprune.errors import DivergedError
@@ -15,7 +15,7 @@ from bayesprune.objective import gate_scales
 from bayesprune.training.evaluation import LossFunction, evaluate, measure_size
 from bayesprune.training.plan import Plan, static_method
 from bayesprune.training.recipes import StageName
-from bayesprune.training.sources import BatchSource
+from bayesprune.training.sources import BatchSource, first_inputs
 from bayesprune.training.store import RunStore, StageRecord
 from bayesprune.training.trainer import StageTrainer, load_model
 from bayesprune.training.watching import Watcher
@@ -50,7 +50,7 @@ def run_stages(
     rows: list[dict[str, Any]] = []
     results: list[dict[str, Any]] = []
     for stage in plan.stages:
-        model = _prepare(model, stage, plan)
+        model = _prepare(model, stage, plan, training)
         record, trainer = _take_up(model, stage, plan, training, loss, store, rows)
         rows = record.rows
         if record.result is None:
@@ -65,12 +65,18 @@ def run_stages(
     return StagedRun(model, results, rows)
 
 
-def _prepare(model: nn.Module, stage: StageName, plan: Plan) -> nn.Module:
+def put_gates_in(model: nn.Module, plan: Plan, example_inputs: Tensor) -> nn.Module:
+    """The model with the gates of the pruning stage."""
+    method = static_method(plan.method)
+    return sparsify(model, method, example_inputs=example_inputs, before_norm=plan.before_norm, **plan.hyperparameters)
+
+
+def _prepare(model: nn.Module, stage: StageName, plan: Plan, training: BatchSource) -> nn.Module:
     """The model as a stage finds it at its beginning."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(plan.seed, stage, "gates"))
         if stage == "pruned":
-            return sparsify(model, static_method(plan.method), before_norm=plan.before_norm, **plan.hyperparameters)
+            return put_gates_in(model, plan, first_inputs(training))
         return make_dependent(model) if stage == "dependent" else model
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesprune.graph.vocabulary import BATCH_NORMS
 from bayesprune.errors import DivergedError, StorageError
 from bayesprune.gates import gates
+from bayesprune.graph.vocabulary import BATCH_NORMS
 from bayesprune.noise import NoiseKeys, derive_seed
 from bayesprune.objective import KLScale, linear_warmup, negative_elbo, param_groups
 from bayesprune.training.divergence import find_nonfinite
