@@ -21,6 +21,7 @@ from bayesprune.graph import trace
 from bayesprune.graph.vocabulary import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from bayesprune.models.description import GatePlace, LeftAlone
 from bayesprune.removal.analysis import shape_of, tensor_inputs
+from bayesprune.removal.factors import Factors
 from bayesprune.removal.rules import rule_for
 from bayesprune.removal.rules.elementwise import Activation, Combination
 from bayesprune.removal.rules.layers import Convolution, Linear
@@ -31,7 +32,11 @@ from bayesprune.removal.status import compressed, is_along_only, on_dimension
 
 
 def discover(
-    model: nn.Module, example_inputs: ExampleInputs, before_norm: bool = False, chosen: Callable[[str], bool] = lambda _: True
+    model: nn.Module,
+    example_inputs: ExampleInputs,
+    before_norm: bool = False,
+    signed: bool = False,
+    chosen: Callable[[str], bool] = lambda _: True,
 ) -> tuple[list[GatePlace], list[LeftAlone]]:
     """The gate places of a model in network order, and the layers that are left alone.
 
@@ -39,18 +44,20 @@ def discover(
         model: any module whose computation can be followed.
         example_inputs: what it is called with.
         before_norm: gate convolutions right at their outputs, as in the paper.
+        signed: whether the gates multiply by negative numbers too, which do not pass an activation.
         chosen: whether a layer, by its path, may be gated.
     """
-    return _Discovery(model, trace(model, example_inputs), before_norm, chosen).run()
+    return _Discovery(model, trace(model, example_inputs), before_norm, signed, chosen).run()
 
 
 class _Discovery:
-    def __init__(self, model: nn.Module, module: fx.GraphModule, before_norm: bool, chosen: Callable[[str], bool]) -> None:
+    def __init__(self, model: nn.Module, module: fx.GraphModule, before_norm: bool, signed: bool, chosen: Callable[[str], bool]) -> None:
         self.model, self.module = model, module
-        self.before_norm, self.chosen = before_norm, chosen
+        self.before_norm, self.signed, self.chosen = before_norm, signed, chosen
         self.trial = Trial(module)
         self.analysis = self.trial.baseline
         self.sites = Sites(model, self.analysis)
+        self.factors = Factors(module)
         self.places: list[GatePlace] = []
         self.reasons: dict[str, str] = {}
         """Layers without a gate, and why; those that some gate makes smaller are struck out at the end."""
@@ -101,17 +108,19 @@ class _Discovery:
         """Gate the outputs of a layer; the reason if that is not possible."""
         path = str(node.target)
         block = [node] if self.before_norm else block_of(self.analysis, node)
-        site = self.sites.best(block)
-        if site is None:
+        rank = len(shape_of(node))
+        status = on_dimension(owner, channel_dim % rank, rank)
+        like = torch.where(status % 2 == 0, 1.0, -1.0 if self.signed else 0.5).double()
+        sites = self.sites.along(block)
+        if not sites:
             return "no module of its own stands where the gate would be"
-        place, side, activation = site
-        owners = owner.repeat_interleave(shape_of(activation)[channel_dim] // len(owner))
-        status = on_dimension(owners, channel_dim % len(shape_of(activation)), len(shape_of(activation)))
+        # The last place from which factors can leave for the weights, so that no multiplication is left once units are removed.
+        place, side, activation = next((site for site in sites if self.factors.can_move(site[2], like)), sites[0])
         obstacle = self.trial.obstacle(activation, status)
         if obstacle is not None:
             return obstacle
         units = int(owner.max()) + 1
-        found = GatePlace(place, cast(Literal["input", "output"], side), units, path, "outputs", channel_dim, _groups(owners))
+        found = GatePlace(place, cast(Literal["input", "output"], side), units, path, "outputs", channel_dim, _groups(owner))
         self._enter(found, activation, status)
         return None
 

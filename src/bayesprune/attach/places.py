@@ -15,6 +15,7 @@ def find_places(
     model: nn.Module,
     example_inputs: ExampleInputs | None = None,
     before_norm: bool = False,
+    signed: bool = False,
     chosen: Callable[[str], bool] = lambda _: True,
 ) -> tuple[list[GatePlace], list[LeftAlone]]:
     """The gate places of a model in network order, and the layers that are left alone.
@@ -22,7 +23,7 @@ def find_places(
     A model that states its places is taken at its word; in any other they are found by walking the graph of its computation.
     """
     if not isinstance(model, DescribedModel):
-        return discover(model, stated_example(model) if example_inputs is None else example_inputs, before_norm, chosen)
+        return discover(model, stated_example(model) if example_inputs is None else example_inputs, before_norm, signed, chosen)
     places = list(model.gate_places(before_norm))
     excluded = [LeftAlone(place.controls, "excluded when the gates were put in") for place in places if not chosen(place.controls)]
     return [place for place in places if chosen(place.controls)], excluded

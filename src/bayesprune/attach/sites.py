@@ -33,13 +33,14 @@ class Sites:
             return None
         return str(users[0].target) if users[0].args and users[0].args[0] is node else None
 
-    def best(self, block: list[fx.Node]) -> tuple[str, str, fx.Node] | None:
-        """The last activation of a block that a gate can be hooked to: module, side, activation."""
+    def along(self, block: list[fx.Node]) -> list[tuple[str, str, fx.Node]]:
+        """The activations of a block that a gate can be hooked to, the last one first: module, side, activation."""
+        found = []
         for node in reversed(block):
             for side, path in (("output", self.output(node)), ("input", self.input(node))):
                 if path is not None:
-                    return path, side, node
-        return None
+                    found.append((path, side, node))
+        return found
 
 
 def block_of(analysis: Analysis, layer: fx.Node) -> list[fx.Node]:

@@ -4,6 +4,7 @@ import copy
 import inspect
 from collections.abc import Sequence
 from fnmatch import fnmatch
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,7 +63,8 @@ def sparsify(
     if gates(model):
         raise InputError("the model has gates already: give the plain model, or go on with make_dependent")
     gated = copy.deepcopy(model)
-    places, left_alone = find_places(gated, example_inputs, before_norm, lambda path: _is_chosen(path, include, exclude))
+    chosen = partial(_is_chosen, include=include, exclude=exclude)
+    places, left_alone = find_places(gated, example_inputs, before_norm, gate_class.signed, chosen)
     if not places:
         raise InputError(_nothing_gated(model, left_alone))
     defaults = getattr(model, "gate_defaults", {}).get(method, {})

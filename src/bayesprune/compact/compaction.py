@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 from bayesprune.attach.places import stated_example
 from bayesprune.compact.certificate import TOLERANCE, Certificate, GateOutcome, compare
 from bayesprune.compact.dependent import write_out
-from bayesprune.compact.folding import Folding, factors, spread
+from bayesprune.compact.units import factors_of, spread
 from bayesprune.cost import cost
 from bayesprune.errors import BayespruneWarning, InputError
 from bayesprune.example_inputs import ExampleInputs, tensors_in
@@ -19,6 +19,7 @@ from bayesprune.graph import trace
 from bayesprune.graph.recording import annotate
 from bayesprune.removal import Analysis, shrink
 from bayesprune.removal.analysis import shape_of
+from bayesprune.removal.factors import Factors
 from bayesprune.removal.rules import rule_for
 
 
@@ -130,7 +131,7 @@ def _take_out(module: fx.GraphModule, found: dict[str, Gate]) -> tuple[list[_Pru
             pruned.append(_Pruned(name, gate, read, spread(gate, (~gate.keep()).cpu().double(), rank) > 0))
             if isinstance(gate, DependentBetaBernoulli):
                 write_out(module, node, gate)
-            elif not Folding(module).fold(node, factors(gate, rank)):
+            elif not Factors(module).move(node, factors_of(gate, rank)):
                 masks_left.append(name)
     module.graph.lint()
     module.recompile()

@@ -48,16 +48,18 @@ class _Writer:
         units = self.gate.units
         if units.groups is not None and units.groups.ndim > 1:
             owners = units.groups.expand(shape_of(self.read)[1:]).flatten()
-            return self._call(torch.matmul, self._call(torch.flatten, self.read, start_dim=1), self._averaging(owners))
+            return self._averaged(self._call(torch.flatten, self.read, start_dim=1), owners)
         channel = units.channel_dim % self.rank
         others = tuple(dim for dim in range(1, self.rank) if dim != channel)
         means = self._call(torch.mean, self.read, dim=others) if others else self.read
-        return means if units.groups is None else self._call(torch.matmul, means, self._averaging(units.groups))
+        return means if units.groups is None else self._averaged(means, units.groups)
 
-    def _averaging(self, owners: Tensor) -> fx.Node:
-        """The matrix that averages elements over their units."""
-        matrix = F.one_hot(owners, self.gate.num_units).to(self.read.meta["dtype"])
-        return self._constant("average", matrix / matrix.sum(dim=0).clamp(min=1.0))
+    def _averaged(self, elements: fx.Node, owners: Tensor) -> fx.Node:
+        """The averages of elements over their units: a linear layer, which loses units like any other."""
+        shares = F.one_hot(owners, self.gate.num_units).T.to(self.read.meta["dtype"])
+        layer = nn.Linear(len(owners), self.gate.num_units, bias=False, device="meta")
+        layer.weight = nn.Parameter(shares / shares.sum(dim=1, keepdim=True).clamp(min=1.0), requires_grad=False)
+        return self.module.graph.call_module(self._layer("average", layer), (elements,))
 
     def _spread(self, mask: fx.Node) -> fx.Node:
         """The mask in a shape that multiplies the input."""

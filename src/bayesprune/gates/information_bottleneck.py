@@ -29,6 +29,7 @@ class InformationBottleneck(Gate):
     """
 
     method = "vib"
+    signed = True
     tradeoff_meaning = "weight of the divergence in the loss, absolute: not divided by the number of data"
     default_tradeoff = 1e-5
     noise_draws = 1

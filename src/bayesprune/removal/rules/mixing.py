@@ -22,7 +22,7 @@ class Reduction(Rule):
         fact = analysis.known.get(read)
         if fact is None or not node.meta["dtype"].is_floating_point:
             return None
-        dims, keep = self._dims(node, read)
+        dims, keep = self.dims(node)
         mask = fact.mask.all(dim=dims, keepdim=keep)
         name = getattr(node.target, "__name__", "")
         if name == "amax":
@@ -33,24 +33,34 @@ class Reduction(Rule):
 
     def needs(self, analysis: Analysis, node: fx.Node, needed: Tensor) -> Iterator[tuple[fx.Node, Tensor]]:
         (read,) = tensor_inputs(node)
-        dims, keep = self._dims(node, read)
-        for dim in sorted(dims):
-            needed = needed if keep else needed.unsqueeze(dim)
-        yield read, needed
+        yield read, self.spread_back(node, needed)
 
     def rebuild(self, build: "Rebuild", node: fx.Node) -> None:
         (read,) = tensor_inputs(node)
-        dims, keep = self._dims(node, read)
+        dims, keep = self.dims(node)
         layout = {dim: labels for dim, labels in build.layout_of(read).items() if dim not in dims}
         new = build.graph.create_node(node.op, node.target, (build.supply(read, layout),), node.kwargs)
         lost = () if keep else dims
         build.enter(node, new, {dim - sum(other < dim for other in lost): labels for dim, labels in layout.items()})
 
-    def _dims(self, node: fx.Node, read: fx.Node) -> tuple[tuple[int, ...], bool]:
+    def dims(self, node: fx.Node) -> tuple[tuple[int, ...], bool]:
+        """Over which dimensions, and whether they stay with size one."""
+        (read,) = tensor_inputs(node)
         rank = len(shape_of(read))
         dims: Any = node.kwargs.get("dim")
-        dims = tuple(range(rank)) if dims is None or dims == [] or dims == () else (dims,) if isinstance(dims, int) else tuple(dims)
+        dims = tuple(range(rank)) if dims is None or dims in ([], ()) else (dims,) if isinstance(dims, int) else tuple(dims)
         return tuple(dim % rank for dim in dims), bool(node.kwargs.get("keepdim", False))
+
+    def is_linear(self, node: fx.Node) -> bool:
+        """Whether it is a mean or a sum."""
+        return node.target in (torch.mean, torch.sum)
+
+    def spread_back(self, node: fx.Node, status: Tensor) -> Tensor:
+        """A status of the result as one of the input."""
+        dims, keep = self.dims(node)
+        for dim in () if keep else sorted(dims):
+            status = status.unsqueeze(dim)
+        return status
 
 
 class Softmax(Rule):

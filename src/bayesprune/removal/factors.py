@@ -1,89 +1,92 @@
-"""Gates become part of the weights.
+"""Factors of units become part of the weights.
 
-A gate that does not depend on the input multiplies every unit by a number. That number moves into the layer that computes the unit or
-into the layers that read it, through whatever lies between and lets factors pass; pruned units leave zeros there, which removal takes out.
+A number that multiplies every element of a unit moves into the layer that computes the unit or into the layers that read it, through
+whatever lies between and lets factors pass. A factor of zero leaves zeros there, which removal takes out.
 """
 
 from collections.abc import Callable
-from typing import cast
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
-from bayesprune.gates import Gate
 from bayesprune.gates.hooks import without_gates
 from bayesprune.graph.vocabulary import DROPOUTS, HOMOGENEOUS, MAX_POOLINGS, POOLINGS, TRANSPOSED_CONVOLUTIONS, UPSAMPLINGS, function_of
 from bayesprune.removal.analysis import Analysis, shape_of, tensor_inputs
 from bayesprune.removal.rules import rule_for
 from bayesprune.removal.rules.layers import Convolution, Linear
+from bayesprune.removal.rules.mixing import Reduction
 from bayesprune.removal.rules.movement import Movement, moved, numbered
 from bayesprune.removal.rules.norms import ChannelNorm, MixingNorm
 from bayesprune.removal.status import compressed, is_along_only, on_dimension
 
+Change: TypeAlias = Callable[[], None]
+
 
 class DoesNotPassError(Exception):
-    """Something between gate and weights does not let the factors pass."""
+    """Something between factors and weights does not let them pass."""
 
 
-Change = Callable[[], None]
+class Factors:
+    """Moves factors into the layers of a traced graph, which get new weights; those of the model are not touched.
 
-
-def factors(gate: Gate, rank: int) -> Tensor:
-    """What a gate multiplies each element by in the naive approximation, as a status of its input."""
-    mask = gate.mean_mask(torch.empty(0)).detach().cpu().double()
-    return spread(gate, mask, rank)
-
-
-def spread(gate: Gate, per_unit: Tensor, rank: int) -> Tensor:
-    """A vector over units as a status of the gate's input."""
-    units = gate.units
-    if units.groups is not None:
-        per_unit = per_unit[units.groups.cpu()]
-        if units.groups.ndim > 1:
-            return per_unit.unsqueeze(0)
-    return on_dimension(per_unit, units.channel_dim % rank, rank)
-
-
-class Folding:
-    """Moves the factors of gates into the layers of a traced graph, which get new weights; the model's own are not touched."""
+    Args:
+        module: the traced network.
+    """
 
     def __init__(self, module: fx.GraphModule) -> None:
         self.module = module
         self.analysis = Analysis(module)
 
-    def fold(self, gate: fx.Node, scale: Tensor) -> bool:
-        """Take a gate out of the graph. False if its factors had to stay behind as a multiplication."""
-        (read,) = tensor_inputs(gate)
-        attempts = [(self._into_readers, gate), (self._into_writer, read)]
-        users = list(gate.users)
+    def can_move(self, activation: fx.Node, scale: Tensor) -> bool:
+        """Whether factors like these on an activation, for all who read it, could leave it for the weights around it."""
+        return self._changes(activation, activation, scale) is not None
+
+    def move(self, multiplication: fx.Node, scale: Tensor) -> bool:
+        """Take a multiplication by these factors out of the graph. False if it had to stay, as a product with a constant."""
+        (read,) = tensor_inputs(multiplication)
+        changes = self._changes(read, multiplication, scale) if len(read.users) == 1 else self._readers_only(multiplication, scale)
+        if changes is None:
+            self._multiply(multiplication, read, scale)
+            return False
+        for change in changes:
+            change()
+        multiplication.replace_all_uses_with(read)
+        self.module.graph.erase_node(multiplication)
+        return True
+
+    def _changes(self, written: fx.Node, read: fx.Node, scale: Tensor) -> list[Change] | None:
+        """What to do to the weights so that ``written`` comes out multiplied wherever ``read`` is used; None if nothing does it."""
+        attempts: list[tuple[Callable[[fx.Node, Tensor], list[Change]], fx.Node]]
+        attempts = [(self._into_readers, read), (self._into_layer, written)]
+        users = list(read.users)
         if not (len(users) == 1 and isinstance(rule_for(self.analysis, users[0]), (Linear, Convolution))):
             attempts.reverse()
         for attempt, start in attempts:
             try:
-                changes = attempt(start, scale)
+                return attempt(start, scale)
             except DoesNotPassError:
                 continue
-            for change in changes:
-                change()
-            gate.replace_all_uses_with(read)
-            self.module.graph.erase_node(gate)
-            return True
-        self._multiply(gate, read, scale)
-        return False
+        return None
 
-    def _multiply(self, gate: fx.Node, read: fx.Node, scale: Tensor) -> None:
-        name = f"mask_of_{gate.name}"
-        parameters = [*self.module.parameters(), *self.module.buffers()]
-        device = parameters[0].device if parameters else torch.device("cpu")
+    def _readers_only(self, multiplication: fx.Node, scale: Tensor) -> list[Change] | None:
+        try:
+            return self._into_readers(multiplication, scale)
+        except DoesNotPassError:
+            return None
+
+    def _multiply(self, multiplication: fx.Node, read: fx.Node, scale: Tensor) -> None:
+        name = f"mask_of_{multiplication.name}"
+        device = next(iter([*self.module.parameters(), *self.module.buffers()]), torch.empty(0)).device
         self.module.register_buffer(name, scale.to(device, read.meta["dtype"]))
-        with self.module.graph.inserting_before(gate):
+        with self.module.graph.inserting_before(multiplication):
             mask = self.module.graph.get_attr(name)
             mask.meta = {"constant": True, "shape": tuple(scale.shape), "dtype": read.meta["dtype"], "varies": frozenset()}
             product = self.module.graph.call_function(torch.mul, (read, mask))
-            product.meta = dict(gate.meta)
-        gate.replace_all_uses_with(product)
-        self.module.graph.erase_node(gate)
+            product.meta = dict(multiplication.meta)
+        multiplication.replace_all_uses_with(product)
+        self.module.graph.erase_node(multiplication)
 
     def _into_readers(self, node: fx.Node, scale: Tensor) -> list[Change]:
         """Forward: into the columns of every layer that reads the node."""
@@ -103,9 +106,13 @@ class Folding:
         return changes
 
     def _into_writer(self, node: fx.Node, scale: Tensor) -> list[Change]:
-        """Backward: into the rows of the layer that computes the node, which nobody else may read."""
+        """Backward through a node that nobody else may read."""
         if len(node.users) != 1:
             raise DoesNotPassError
+        return self._into_layer(node, scale)
+
+    def _into_layer(self, node: fx.Node, scale: Tensor) -> list[Change]:
+        """Into the rows of the layer that computes the node, or further back."""
         rule = rule_for(self.analysis, node)
         rank = len(shape_of(node))
         if isinstance(rule, Linear) and is_along_only(scale, -1):
@@ -119,7 +126,7 @@ class Folding:
             weight = getattr(layer, "weight", None)
             if is_along_only(scale, 1 if isinstance(layer, nn.GroupNorm) else rank - 1) and weight is not None and weight.ndim == 1:
                 return [self._norm(node, scale.flatten())]
-        if self._lets_pass(node, scale):
+        if self._lets_pass(node, self._pulled(node, scale) if isinstance(rule, Reduction) else scale):
             return self._into_writer(tensor_inputs(node)[0], self._pulled(node, scale))
         if node.target is torch.mul and len(tensor_inputs(node)) == 2:
             return self._into_factor(node, scale)
@@ -141,6 +148,9 @@ class Folding:
         rule = rule_for(self.analysis, node)
         if isinstance(rule, Movement):
             return True
+        if isinstance(rule, Reduction):
+            dims, _ = rule.dims(node)
+            return rule.is_linear(node) and all(scale.shape[dim] == 1 for dim in dims)
         not_negative = bool((scale >= 0).all())
         if node.op == "call_module":
             layer = self.analysis.layer(node)
@@ -154,11 +164,18 @@ class Folding:
         return function is not None and function.name in HOMOGENEOUS and not_negative
 
     def _pushed(self, node: fx.Node, scale: Tensor) -> Tensor:
+        rule = rule_for(self.analysis, node)
+        if isinstance(rule, Reduction):
+            dims, keep = rule.dims(node)
+            return scale if keep else scale.mean(dim=dims)
         if not isinstance(rule_for(self.analysis, node), Movement):
             return scale
         return compressed(moved(self.analysis, node, scale.expand(shape_of(tensor_inputs(node)[0]))))
 
     def _pulled(self, node: fx.Node, scale: Tensor) -> Tensor:
+        rule = rule_for(self.analysis, node)
+        if isinstance(rule, Reduction):
+            return rule.spread_back(node, scale)
         if not isinstance(rule_for(self.analysis, node), Movement):
             return scale
         (read,) = tensor_inputs(node)
