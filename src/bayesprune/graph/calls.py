@@ -3,7 +3,8 @@
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from bayesprune.errors import InputError
 from bayesprune.example_inputs import ExampleInputs, call, tensors_in
@@ -24,4 +25,4 @@ def run_example(model: nn.Module, example_inputs: ExampleInputs) -> Any:
         if len(devices) == 1 and tensor.device not in devices:
             raise InputError(f"the model is on {next(iter(devices))} but the example on {tensor.device}: move one of them with .to(device)")
     with torch.no_grad(), evaluating(model):
-        return call(model, example_inputs)
+        return call(model, tree_map_only(Tensor, torch.clone, example_inputs))  # A layer may write into its input.

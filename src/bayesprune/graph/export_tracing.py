@@ -1,5 +1,6 @@
 """A model's graph from ``torch.export``: slower, but it follows the Python code that ``torch.fx`` cannot."""
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -65,7 +66,8 @@ def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return {0: Dim.AUTO} if isinstance(leaf, Tensor) and leaf.ndim and leaf.shape[0] == batch else None
 
     try:
-        shapes = (*(dynamic(each) for each in args), *(dynamic(each) for each in kwargs.values()))
+        # By the names of the signature: a loaded network takes ``*args``.
+        shapes = pytree.tree_map(dynamic, dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments))
         return export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception:  # noqa: BLE001  A model with a fixed batch size: export it as it is.
         return export(model, args, kwargs, strict=False)

@@ -129,7 +129,9 @@ class _Normaliser:
 
     def _number(self, node: fx.Node, value: Any) -> None:
         arguments = self._current(node.args)
-        if any(isinstance(each, fx.Node) for each in arguments) and node.target in INT_ARITHMETIC:
+        if node.target is torch.ops.aten.sym_size.int:
+            self.now[node] = self._size(arguments[0], arguments[1] % self.values[node.args[0]].ndim)
+        elif any(isinstance(each, fx.Node) for each in arguments) and node.target in INT_ARITHMETIC:
             self.now[node] = self.graph.create_node(node.op, node.target, arguments)
         else:
             self.now[node] = value

@@ -21,7 +21,7 @@ class _Recorder(fx.Interpreter):
     def record(self, args: tuple[Any, ...]) -> dict[fx.Node, Any]:
         self.recorded: dict[fx.Node, Any] = {}
         with torch.no_grad():
-            self.run(*args)
+            self.run(*pytree.tree_map_only(Tensor, torch.clone, args))  # A layer may write into its input.
         return self.recorded
 
 

@@ -1,0 +1,179 @@
+"""Models with gates: their tensors and gates as data, and back into the model that they were made from."""
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesprune.artifact.blueprint import TensorTable
+from bayesprune.artifact.checks import entries, fields, flag, mapping, text, whole
+from bayesprune.artifact.tables import check_stored, table_from_json, table_to_json
+from bayesprune.artifact.tensors import submodule, tensor_table
+from bayesprune.artifact.values import LARGEST_INT, MalformedError, decode, encode
+from bayesprune.attach.heads import put_on_heads
+from bayesprune.errors import InputError
+from bayesprune.example_inputs import first_line
+from bayesprune.gates import METHODS, Gate, gates
+from bayesprune.gates.hooks import put_on
+from bayesprune.gates.units import Units
+from bayesprune.graph.fx_tracing import HEAD_GATE
+
+PLACES: dict[str, Callable[[nn.Module, Gate], None]] = {
+    "input_gate": lambda layer, gate: put_on(layer, "input", gate),
+    "output_gate": lambda layer, gate: put_on(layer, "output", gate),
+    HEAD_GATE: put_on_heads,
+}
+"""How a gate is put where it belongs, by the name under which it is a child there: a new kind of place needs an entry here."""
+_PLACE_SETTINGS = frozenset({"self", "num_units", "channel_dim", "groups"})
+_SWITCH = "fixed_dropout"
+
+
+def describe_gated(model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The description of a model with gates, and the tensors to store."""
+    paths = {id(module): path for path, module in model.named_modules()}
+    tensors: dict[str, Tensor] = dict(model.state_dict(keep_vars=True))
+    described = []
+    for name, gate in gates(model).items():
+        described.append(_describe_gate(name, gate, paths))
+        if gate.units.groups is not None:
+            tensors[_groups_name(name)] = gate.units.groups
+    others = [name for name, value in tensors.items() if not isinstance(value, Tensor)]
+    if others:
+        raise InputError(f"the state '{others[0]}' of the model is no tensor and cannot be saved")
+    table, stored = tensor_table(model, tensors)
+    switch = getattr(model, _SWITCH, None)
+    description = {
+        "model": type(model).__name__,
+        "gates": described,
+        "tensors": table_to_json(table),
+        _SWITCH: switch if isinstance(switch, bool) else None,
+    }
+    return description, stored
+
+
+def gates_into(model: nn.Module, description: Mapping[str, Any], stored: Mapping[str, Tensor]) -> nn.Module:
+    """A copy of the model with the gates and tensors of a file."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"'into' is an nn.Module, not {type(model).__name__}")
+    table = table_from_json(description.get("tensors"))
+    check_stored(table, stored)
+    state = {name: stored[table.aliases.get(name, name)] for name in table.names()}
+    described = [_read_gate(data, state) for data in entries(description.get("gates"), "gates")]
+    names = {name for name, _, _ in described}
+    if len(names) < len(described):
+        raise MalformedError("two gates have the same name")
+    for name in names:
+        state.pop(_groups_name(name), None)
+    switch = description.get(_SWITCH)
+    switch = None if switch is None else flag(switch, _SWITCH)
+    result = copy.deepcopy(model)
+    extra = gates(result).keys() - names
+    if extra:
+        raise _another_model(model, description, f"it has a gate '{min(extra)}' that the file lacks")
+    try:
+        for name, gate, _ in described:
+            _put_back(result, name, gate)
+        for _, gate, controls in described:
+            for path, side in controls:
+                gate.control(submodule(result, path), side)
+    except KeyError as error:
+        raise _another_model(model, description, str(error.args[0])) from error
+    _copy_state(result, state, table, model, description)
+    if switch is not None and isinstance(getattr(result, _SWITCH, None), bool):
+        setattr(result, _SWITCH, switch)
+    return result
+
+
+def _describe_gate(name: str, gate: Gate, paths: Mapping[int, str]) -> dict[str, Any]:
+    known = inspect.signature(type(gate).__init__).parameters
+    try:
+        settings = {key: encode(vars(gate)[key]) for key in known if key in vars(gate) and key not in _PLACE_SETTINGS}
+    except MalformedError as error:
+        raise InputError(f"the gate '{name}' cannot be saved: {error}") from error
+    for controlled in gate.controlled:
+        if id(controlled.layer) not in paths:
+            raise InputError(f"the gate '{name}' controls a layer that is no part of the model")
+    return {
+        "name": name,
+        "method": gate.method,
+        "units": gate.num_units,
+        "channel_dim": gate.units.channel_dim,
+        "position": gate.position,
+        "settings": settings,
+        "controls": [[paths[id(controlled.layer)], controlled.side] for controlled in gate.controlled],
+    }
+
+
+def _read_gate(data: Any, state: Mapping[str, Tensor]) -> tuple[str, Gate, list[tuple[str, Any]]]:
+    """A gate's name, the gate itself with its tensors, and what it controls."""
+    given = fields(data, "a gate", {"name", "method", "units", "channel_dim", "position", "settings", "controls"})
+    name, method = text(given["name"], "the name of a gate"), given["method"]
+    if not isinstance(method, str) or method not in METHODS:
+        raise MalformedError(f"the gate {name[:60]!r} is of an unknown method, {str(method)[:60]!r}")
+    units = whole(given["units"], "the number of units of a gate", 0, LARGEST_INT)
+    known = inspect.signature(METHODS[method].__init__).parameters.keys() - _PLACE_SETTINGS
+    settings = {key: decode(value, str.isidentifier) for key, value in mapping(given["settings"], "settings").items()}
+    controls = [(text(path, "a path"), side) for path, side in map(_pair, entries(given["controls"], "controls"))]
+    if not settings.keys() <= known:
+        raise MalformedError(f"the gate {name[:60]!r} has settings that '{method}' does not know")
+    own = {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.") and key != _groups_name(name)}
+    try:
+        with torch.device("meta"):  # The file's tensors take the place of those that the gate starts with.
+            gate = METHODS[method](units, **settings)
+        gate.units = Units(units, given["channel_dim"], state.get(_groups_name(name)))
+        gate.load_state_dict(own, assign=True)
+    except (InputError, RuntimeError, ValueError, TypeError, ArithmeticError, AttributeError) as error:
+        raise MalformedError(f"the gate {name[:60]!r} cannot be made: {first_line(error)}") from error
+    gate.position = whole(given["position"], "the position of a gate", 0, LARGEST_INT)
+    return name, gate, controls
+
+
+def _pair(data: Any) -> tuple[Any, str]:
+    if not isinstance(data, list) or len(data) != 2 or data[1] not in ("inputs", "outputs"):
+        raise MalformedError("what a gate controls is a path, and inputs or outputs")
+    return data[0], data[1]
+
+
+def _put_back(model: nn.Module, name: str, gate: Gate) -> None:
+    path, _, child = name.rpartition(".")
+    layer = submodule(model, path)
+    gate.train(layer.training)
+    like = next((tensor for tensor in (*layer.parameters(), *model.parameters())), None)
+    if like is not None:
+        gate.to(like.device)
+    if isinstance(layer._modules.get(child), Gate):
+        layer._modules[child] = gate
+    elif child in PLACES:
+        PLACES[child](layer, gate)
+    else:
+        raise InputError(f"the gate '{name}' cannot be put onto a plain model: give load a model that has its gates already")
+
+
+def _copy_state(
+    result: nn.Module, state: Mapping[str, Tensor], table: TensorTable, model: nn.Module, description: Mapping[str, Any]
+) -> None:
+    expected = result.state_dict()
+    different = expected.keys() ^ state.keys()
+    if different:
+        raise _another_model(model, description, f"only one of them has the tensor '{min(different)[:60]}'")
+    for name, tensor in state.items():
+        if expected[name].shape != tensor.shape:
+            shapes = f"{tuple(expected[name].shape)} in the model and {tuple(tensor.shape)} in the file"
+            raise _another_model(model, description, f"the tensor '{name}' is {shapes}")
+    result.load_state_dict(state)
+    for name, parameter in result.named_parameters(remove_duplicate=False):
+        plan = table.plan(name)
+        if plan is not None:
+            parameter.requires_grad_(plan.trainable)
+
+
+def _another_model(model: nn.Module, description: Mapping[str, Any], reason: str) -> InputError:
+    saved = str(description.get("model"))[:60]
+    return InputError(f"the file was saved from another model ({saved}) than the {type(model).__name__} given as 'into': {reason}")
+
+
+def _groups_name(gate: str) -> str:
+    return f"{gate}.units.groups"

@@ -1,0 +1,191 @@
+"""``export_onnx``: a model as one ONNX file that was seen to compute the same."""
+
+import importlib
+import inspect
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from bayesprune.artifact.file import file_to_write
+from bayesprune.artifact.network import LoadedNetwork
+from bayesprune.errors import InputError
+from bayesprune.example_inputs import ExampleInputs, arguments, batch_size, first_line, tensors_in, with_batch_size
+from bayesprune.gates import gates
+from bayesprune.graph.calls import run_example
+from bayesprune.prediction import evaluating
+from bayesprune.storage import write_bytes
+
+OPSET = 20
+TOLERANCE = 1e-4
+BATCH = "batch"
+_LARGEST_FILE = 2**31
+
+
+def export_onnx(
+    model: nn.Module,
+    example_inputs: ExampleInputs,
+    path: str | os.PathLike[str],
+    *,
+    opset: int = OPSET,
+    dynamic_batch: bool = True,
+    check: bool = True,
+) -> None:
+    """Write a model, in evaluation mode, into one ONNX file.
+
+    Args:
+        model: a model without gates.
+        example_inputs: a tensor, a tuple of positional arguments or a mapping of keyword arguments that it runs on.
+        path: of the file; one that is there is replaced when the new one has been checked.
+        opset: the version of ONNX's operators.
+        dynamic_batch: whether the first dimension of the inputs may have any size.
+        check: run the file with onnxruntime on the example, and on a batch of another size if that may be, and compare.
+
+    Raises:
+        InputError: the model has gates or cannot be exported, the file computes something else, or what ``bayesprune[onnx]`` installs is
+            missing.
+        StorageError: the file cannot be written.
+    """
+    target = file_to_write(path, "network.onnx")
+    _check_model(model)
+    for needed in ("onnx", "onnxscript", *(("onnxruntime",) if check else ())):
+        _require(needed)
+    example = with_batch_size(example_inputs, 2) if dynamic_batch and batch_size(example_inputs) == 1 else example_inputs
+    run_example(model, example)
+    with evaluating(model):
+        content = _exported(model, example, opset, dynamic_batch)
+    if check:
+        other_batch = [with_batch_size(example, batch_size(example) + 1)] if dynamic_batch else []
+        for inputs in (example, *other_batch):
+            _check_agrees(model, inputs, content)
+    write_bytes(target, content)
+
+
+def _check_model(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise InputError(f"export_onnx takes an nn.Module, not {type(model).__name__}")
+    if gates(model):
+        raise InputError("the model has gates: remove what they prune with bayesprune.compact first, and export what that gives")
+    for name, parameter in model.named_parameters():
+        if parameter.numel() == 0:
+            raise InputError(f"'{name}' has no elements: runtimes for ONNX hang on layers without channels. Keep at least one channel")
+
+
+def _require(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise InputError(f"export to ONNX needs the package {package} ({error}): pip install bayesprune[onnx]") from error
+
+
+def _exported(model: nn.Module, example: ExampleInputs, opset: int, dynamic_batch: bool) -> bytes:
+    args, kwargs = _arguments(model, example)
+    batch = batch_size(example)
+
+    def shape(leaf: Any) -> Any:
+        return {0: BATCH} if isinstance(leaf, Tensor) and leaf.ndim and leaf.shape[0] == batch else None
+
+    given = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    shapes = pytree.tree_map(shape, dict(given)) if dynamic_batch else None
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                model,
+                args,
+                kwargs=kwargs,
+                dynamo=True,
+                dynamic_shapes=shapes,
+                opset_version=opset,
+                input_names=_input_names(model, args, kwargs),
+                verbose=False,
+            )
+            assert program is not None
+            content: bytes = program.model_proto.SerializeToString()
+    except Exception as error:
+        hint = " If its batch size is fixed, give dynamic_batch=False" if dynamic_batch else ""
+        raise InputError(f"{type(model).__name__} cannot be exported to ONNX: {_reason(error)}.{hint}") from error
+    if len(content) >= _LARGEST_FILE:
+        raise InputError(f"{type(model).__name__} takes {len(content) >> 20} MB: an ONNX file can be no larger than 2 GB")
+    return content
+
+
+def _arguments(model: nn.Module, example: ExampleInputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call in the order of the signature, which is the exporter's; by position for a network that takes any names."""
+    args, kwargs = arguments(example)
+    if isinstance(model, LoadedNetwork):
+        return (*args, *(kwargs[name] for name in model.blueprint.program.inputs[len(args) :])), {}
+    order = list(inspect.signature(model.forward).parameters)
+    return args, {name: kwargs[name] for name in sorted(kwargs, key=lambda name: order.index(name) if name in order else len(order))}
+
+
+def _input_names(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str] | None:
+    """The names of the model's arguments, if each of them is a tensor."""
+    named = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    names = list(model.blueprint.program.inputs if isinstance(model, LoadedNetwork) else named)
+    plain = all(isinstance(value, Tensor) for value in (*args, *kwargs.values()))
+    return names if plain and len(names) == len(args) + len(kwargs) else None
+
+
+def _check_agrees(model: nn.Module, inputs: ExampleInputs, content: bytes) -> None:
+    onnxruntime = _require("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    expected = tensors_in(run_example(model, inputs))
+    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_in(inputs))
+    try:
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        names = [each.name for each in session.get_inputs()]
+        feed = {name: tensor.numpy(force=True) for name, tensor in zip(names, tensors_in(_arguments(model, inputs)), strict=True)}
+        results = [torch.as_tensor(result) for result in session.run(None, feed)]
+    except Exception as error:
+        raise InputError(
+            f"onnxruntime cannot run the exported {type(model).__name__} on inputs of shape {shapes}: {_reason(error)}. "
+            "If its batch size is fixed, give dynamic_batch=False"
+        ) from error
+    for result, wanted in zip(results, expected, strict=True):
+        difference = _difference(result, wanted.cpu())
+        if difference > TOLERANCE:
+            raise InputError(
+                f"the exported {type(model).__name__} computes something else in onnxruntime on inputs of shape {shapes}: it is off by "
+                f"{difference:.1e} of the largest output. Nothing was written; check=False writes it all the same"
+            )
+
+
+def _difference(result: Tensor, wanted: Tensor) -> float:
+    """The largest difference over the largest element, or 1 if that is smaller; half precision is given its rounding."""
+    if result.shape != wanted.shape:
+        return float("inf")
+    if wanted.numel() == 0:
+        return 0.0
+    a, b = result.double(), wanted.double()
+    both = (a == b) | (a.isnan() & b.isnan())
+    error = torch.where(both, 0.0, (a - b).abs().nan_to_num(torch.inf)).max()
+    size = torch.where(b.isfinite(), b.abs(), 0.0).max().clamp(min=1.0)
+    rounding = 32.0 * torch.finfo(wanted.dtype).eps if wanted.is_floating_point() and wanted.dtype.itemsize < 4 else 0.0
+    return max(0.0, float(error / size) - rounding)
+
+
+def _reason(error: Exception) -> str:
+    """The line of a message that says what was wrong: the exporter puts its own words around the cause."""
+    return first_line(error.__cause__ or error).rstrip(".")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's warnings, which are about packages and code that are not the user's."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
