@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from bayesprune.attach import sparsify
-from bayesprune.gates.hooks import put_on
 from bayesprune.errors import InputError
 from bayesprune.gates import gates
+from bayesprune.gates.hooks import put_on
 from bayesprune.gates.information_bottleneck import InformationBottleneck
 
 
@@ -64,7 +64,8 @@ def test_an_input_gate_needs_a_positional_argument():
 
 
 def test_copies_of_a_gated_model_share_nothing():
-    gated = sparsify(nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)), "cd")
+    plain = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2))
+    gated = sparsify(plain, "cd", example_inputs=torch.zeros(2, 1, 4, 4))
     twin = copy.deepcopy(gated)
     assert not {p.data_ptr() for p in gated.parameters()} & {p.data_ptr() for p in twin.parameters()}
     assert list(gates(twin)) == list(gates(gated))

@@ -62,6 +62,7 @@ def make_network() -> Callable[..., nn.Module]:
             )
             if method is None:
                 return plain
-            return make_dependent(sparsify(plain, "bb")) if method == "dbb" else sparsify(plain, method)
+            gated = sparsify(plain, "bb" if method == "dbb" else method, example_inputs=torch.zeros(2, FEATURES))
+            return make_dependent(gated) if method == "dbb" else gated
 
     return make

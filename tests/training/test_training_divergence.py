@@ -103,7 +103,7 @@ def test_step_at_which_it_began(make_network, make_source):
 
 
 def test_nothing_is_left_on_the_model(make_network):
-    model = sparsify(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), "bb")
+    model = sparsify(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), "bb", example_inputs=torch.zeros(2, 4))
     hooks = {name: len(module._forward_hooks) for name, module in model.named_modules()}
     assert find_nonfinite(model, torch.ones(2, 4)) == "the loss itself"
     assert {name: len(module._forward_hooks) for name, module in model.named_modules()} == hooks

@@ -103,8 +103,9 @@ def test_units_that_static_gates_keep(make_network, make_source):
 def test_units_that_samples_use():
     """E[z | x] = E[pi] phi(x) with phi = clamp(scale (x - mean) / sqrt(var + eps) + shift), counted where above the threshold."""
     torch.manual_seed(0)
-    model = make_dependent(prune(sparsify(nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 2)), "bb"), (4, 3)))
     inputs = torch.randn(23, 6)
+    plain = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 2))
+    model = make_dependent(prune(sparsify(plain, "bb", example_inputs=inputs), (4, 3)))
     with torch.no_grad():
         for gate in gates(model).values():
             gate.shift.copy_(0.2 * torch.randn(gate.num_units))

@@ -280,7 +280,7 @@ def test_bad_option_is_found_before_training(options, message, small, tmp_path):
     loader = DataLoader(Counted(*small.dataset.tensors), batch_size=20)
     with pytest.raises(InputError, match=message):
         bp.fit(perceptron(), loader, **{"epochs": 1, "progress": False, "checkpoints": tmp_path / "kept"} | options)
-    assert not read, "the model was trained before the error showed"
+    assert len(read) <= 20, "more than a batch, the example, was read before the error showed"
     assert not (tmp_path / "kept").exists()
 
 
@@ -291,7 +291,7 @@ def test_model_without_parameters(model, small):
 
 
 def test_model_that_cannot_be_gated(small):
-    with pytest.raises(InputError, match="does not know where gates go in a LSTM"):
+    with pytest.raises(InputError, match="nothing in LSTM can be gated: it has no linear or convolutional layers"):
         bp.fit(nn.LSTM(FEATURES, 3), small, progress=False)
 
 

@@ -82,6 +82,8 @@ class Gate(NoisyModule, ABC):
     """The published learning rate of the gates over that of the weights."""
     penalises_weights: ClassVar[bool] = False
     """Whether ``kl`` contains the weights' own regulariser, so that the optimiser must not decay them a second time."""
+    depends_on_input: ClassVar[bool] = False
+    """Whether the mask of the naive approximation differs between inputs."""
     signed: ClassVar[bool] = False
     """Whether a mask may be negative."""
     freezes_batch_norm: ClassVar[bool] = False

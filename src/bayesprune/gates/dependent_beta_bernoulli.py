@@ -46,6 +46,7 @@ class DependentBetaBernoulli(Gate):
     """
 
     method = "dbb"
+    depends_on_input = True
     tradeoff_meaning = "factor on the KL divergence (gamma) of the BB stage that it starts from"
     noise_draws = 1
 

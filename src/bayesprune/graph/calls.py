@@ -8,10 +8,7 @@ from torch.utils._pytree import tree_map_only
 
 from bayesprune.errors import InputError
 from bayesprune.example_inputs import ExampleInputs, call, tensors_in
-from bayesprune.example_inputs import arguments as call_arguments
 from bayesprune.prediction import evaluating
-
-__all__ = ["ExampleInputs", "call_arguments", "run_example", "tensors_in"]
 
 
 def run_example(model: nn.Module, example_inputs: ExampleInputs) -> Any:

@@ -130,7 +130,7 @@ class _Normaliser:
     def _number(self, node: fx.Node, value: Any) -> None:
         arguments = self._current(node.args)
         if node.target is torch.ops.aten.sym_size.int:
-            self.now[node] = self._size(arguments[0], arguments[1] % self.values[node.args[0]].ndim)
+            self.now[node] = self._size(arguments[0], arguments[1] % self._value(node.args[0]).ndim)
         elif any(isinstance(each, fx.Node) for each in arguments) and node.target in INT_ARITHMETIC:
             self.now[node] = self.graph.create_node(node.op, node.target, arguments)
         else:
@@ -168,7 +168,7 @@ class _Normaliser:
         bound = None if function is None else bind(function, node.target, self._current(node.args), self._current(node.kwargs))
         if function is None or bound is None:
             return False
-        new = self._say(function, bound)
+        new = self._say(*self._tensor_first(function, bound))
         self.now[node] = new
         written = node.args[0] if node.args else None
         name = getattr(node.target, "__name__", str(node.target)).split(".")[0]
@@ -176,6 +176,19 @@ class _Normaliser:
         if in_place and isinstance(written, fx.Node):
             self._overwrite(written, new)
         return True
+
+    def _tensor_first(self, function: Function, bound: dict[str, Any]) -> tuple[Function, dict[str, Any]]:
+        """Arithmetic with a number on the left, which torch's functions do not take."""
+        if function.tensors != 2 or isinstance(bound.get("input"), fx.Node) or "other" not in bound:
+            return function, bound
+        number, tensor = bound["input"], bound["other"]
+        if function.name in ("add", "mul"):
+            return function, bound | {"input": tensor, "other": number}
+        if function.name == "sub":
+            return FUNCTIONS["rsub"], {"input": tensor, "other": number}
+        if function.name == "div" and not bound.get("rounding_mode"):
+            return FUNCTIONS["mul"], {"input": self._say(FUNCTIONS["reciprocal"], {"input": tensor}), "other": number}
+        return function, bound
 
     def _say(self, function: Function, bound: dict[str, Any]) -> fx.Node:
         if "inplace" in bound:

@@ -7,7 +7,8 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from bayesprune.errors import InputError
-from bayesprune.graph.calls import ExampleInputs, call_arguments, run_example, tensors_in
+from bayesprune.example_inputs import ExampleInputs, arguments, batch_size, tensors_in, with_batch_size
+from bayesprune.graph.calls import run_example
 from bayesprune.graph.export_tracing import export_graph
 from bayesprune.graph.fx_tracing import fx_graph
 from bayesprune.graph.normalise import normalise, refuse
@@ -28,7 +29,8 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
         InputError: the model does not run on the example, or no tracer can follow it.
     """
     expected = run_example(model, example_inputs)
-    args, kwargs = call_arguments(example_inputs)
+    example_inputs, expected = _with_a_second_input(model, example_inputs, expected)
+    args, kwargs = arguments(example_inputs)
     reasons = {}
     for name, tracer in _TRACERS.items():
         try:
@@ -48,6 +50,17 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
         module.meta["tracer"] = name
         return module
     raise refuse(model, reasons)
+
+
+def _with_a_second_input(model: nn.Module, example_inputs: ExampleInputs, expected: Any) -> tuple[ExampleInputs, Any]:
+    """An example of one input, twice: tracers take a size of one for a constant."""
+    if batch_size(example_inputs) != 1:
+        return example_inputs, expected
+    doubled = with_batch_size(example_inputs, 2)
+    try:
+        return doubled, run_example(model, doubled)
+    except InputError:
+        return example_inputs, expected
 
 
 def _check(module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any], expected: Any) -> None:

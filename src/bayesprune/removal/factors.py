@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
+from bayesprune.gates import Gate
 from bayesprune.gates.hooks import without_gates
 from bayesprune.graph.vocabulary import DROPOUTS, HOMOGENEOUS, MAX_POOLINGS, POOLINGS, TRANSPOSED_CONVOLUTIONS, UPSAMPLINGS, function_of
 from bayesprune.removal.analysis import Analysis, shape_of, tensor_inputs
@@ -154,7 +155,7 @@ class Factors:
         not_negative = bool((scale >= 0).all())
         if node.op == "call_module":
             layer = self.analysis.layer(node)
-            if isinstance(layer, (nn.Identity, *DROPOUTS[:4])):
+            if isinstance(layer, (nn.Identity, *DROPOUTS[:4])) or (isinstance(layer, Gate) and not layer.depends_on_input):
                 return True
             if isinstance(layer, (nn.ReLU, nn.LeakyReLU)):
                 return not_negative

@@ -86,7 +86,7 @@ def measure_size(model: nn.Module, used: list[float]) -> Size:
     found = gates(model)
     places = model.gate_places() if isinstance(model, DescribedModel) else ()
     kept: list[float] = [int(gate.keep().sum()) for gate in found.values()] if found else [place.units for place in places]
-    dependent = used if any(gate.method == "dbb" for gate in found.values()) else None
+    dependent = used if any(gate.depends_on_input for gate in found.values()) else None
     shown = kept if dependent is None else [round(value, 3) for value in dependent]
     if not isinstance(model, DescribedModel) or len(kept) != len(places):
         return Size(shown)

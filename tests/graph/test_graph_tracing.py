@@ -1,0 +1,190 @@
+"""The internal graph computes what the model computes, whichever tracer it came from."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from gallery import GALLERY
+from torch import nn
+
+from bayesprune.errors import InputError
+from bayesprune.example_inputs import tensors_in, with_batch_size
+from bayesprune.graph import trace
+from bayesprune.graph.export_tracing import export_graph
+from bayesprune.graph.fx_tracing import fx_graph
+from bayesprune.graph.normalise import normalise
+from bayesprune.graph.tracing import relative_difference
+from bayesprune.graph.vocabulary import FUNCTIONS, INT_ARITHMETIC, LAYERS
+
+WORDS = {function.target for function in FUNCTIONS.values()} | set(INT_ARITHMETIC)
+FIXED_BATCH = {"vit_matmul", "static_batch_view"}
+X = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
+
+
+def check(graph, model, inputs):
+    with torch.no_grad():
+        for got, expected in zip(tensors_in(graph(*inputs)), tensors_in(model(*inputs)), strict=True):
+            assert relative_difference(got, expected) < 1e-5
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_same_function_in_the_vocabulary(name):
+    model, inputs = GALLERY[name].build().eval(), GALLERY[name].inputs()
+    graph = trace(model, inputs)
+    assert graph.meta["tracer"] == ("torch.export" if name == "functional_control_flow" else "torch.fx")
+    check(graph, model, inputs)
+    if name not in FIXED_BATCH:
+        check(graph, model, with_batch_size(inputs, 4))
+    for node in graph.graph.nodes:
+        assert node.op not in ("call_function", "call_method") or node.target in WORDS, node.target
+        if node.op == "call_module":
+            layer = graph.get_submodule(node.target)
+            assert any(isinstance(layer, each) for each in LAYERS.values()), type(layer)
+
+
+@pytest.mark.parametrize("name", sorted(set(GALLERY) - {"lstm_tail"}))
+def test_torch_export_gives_the_same_function(name):
+    model, inputs = GALLERY[name].build().eval(), GALLERY[name].inputs()
+    graph = normalise(*export_graph(model, inputs, {}), inputs, {}).eval()
+    check(graph, model, inputs)
+    if name not in FIXED_BATCH:
+        check(graph, model, with_batch_size(inputs, 4))
+
+
+def test_the_model_keeps_its_parameters_and_its_mode():
+    model = GALLERY["resnet_basic"].build().train()
+    before = copy.deepcopy(model.state_dict())
+    graph = trace(model, GALLERY["resnet_basic"].inputs())
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert graph.conv1.weight is model.conv1.weight
+
+
+class Steps(nn.Module):
+    """A linear layer and whatever comes after it."""
+
+    def __init__(self, after):
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc, self.after = nn.Linear(6, 6), after
+
+    def forward(self, x):
+        return self.after(self.fc(x))
+
+
+def changed_in_place(y):
+    z = F.relu_(y)
+    y += 1
+    return z * y
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        lambda y: F.relu_(y) * y,
+        lambda y: y.view(y.shape[0], 2, 3).permute(0, 2, 1).reshape(y.size(0), -1),
+        lambda y: y.T.T,
+        lambda y: torch.cat(y.chunk(2, dim=-1)[::-1], 1),
+        lambda y: torch.stack(y.unbind(1), dim=1).sum(1, keepdim=True),
+        lambda y: y.mean(1, True) + y.mean(dim=(0, 1)),
+        lambda y: y.float().to(torch.float64).clamp(min=0, max=1),
+        lambda y: torch.where(y > 0, y, torch.zeros_like(y)),
+        lambda y: y[:, None, 1:4].squeeze(1).masked_fill(y[:, :3] > 0, 2.0),
+        lambda y: (y @ y.transpose(0, 1)).softmax(-1),
+        lambda y: torch.einsum("bi,bj->bij", y, y),
+        lambda y: y + torch.arange(y.shape[1]),
+        lambda y: y.expand_as(y).contiguous().clone().detach(),
+        lambda y: {"sum": y.sum(), "parts": [y, (y, 2 * y)]},
+        lambda y: 3.0 - y / 2 - (1 + y) ** 2 + 1 / (2 + y * y) + 2**y,
+        lambda y: F.dropout(F.layer_norm(y, (6,)), 0.5, training=False),
+        lambda y: y.unflatten(1, (2, 3)).flatten(1, -1).roll(1, 1).flip(1),
+        lambda y: F.max_pool1d(y.unsqueeze(1), 2).squeeze(1),
+        lambda y: F.interpolate(y[:, None], scale_factor=2.0),
+        lambda y: F.pad(y, (1, 2)),
+    ],
+)
+@pytest.mark.parametrize("tracer", [fx_graph, export_graph])
+def test_ways_to_write_it(after, tracer):
+    model = Steps(after).eval()
+    graph = normalise(*tracer(model, (X.clone(),), {}), (X.clone(),), {}).eval()
+    check(graph, model, (X.clone(),))
+
+
+def test_changes_that_torch_fx_does_not_see_are_noticed():
+    model = Steps(changed_in_place).eval()
+    graph = trace(model, X)
+    assert graph.meta["tracer"] == "torch.export"
+    check(graph, model, (X,))
+
+
+def test_keywords_defaults_and_mappings():
+    class Options(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(6, 2)
+
+        def forward(self, x, scale=None, flag=True):
+            y = self.fc(x)
+            return (y if scale is None else y * scale) if flag else x
+
+    model = Options().eval()
+    for example in ({"x": X}, (X,), {"x": X, "scale": torch.ones(2)}, (X, None, True)):
+        graph = trace(model, example)
+        assert any(node.op == "call_module" for node in graph.graph.nodes)
+        tensors = tensors_in(example)
+        assert torch.allclose(graph(*tensors), model(X))
+
+
+def test_numbers_of_the_batch_stay_numbers_of_the_batch():
+    model = Steps(lambda y: y.view(y.shape[0] * 2, 3).view(y.shape[0], 6))
+    for tracer in (fx_graph, export_graph):
+        graph = normalise(*tracer(model, (X,), {}), (X,), {})
+        assert graph(torch.randn(7, 6)).shape == (7, 6)
+
+
+class Unfollowable(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.fc(x) if float(x.sum()) > 0 else x
+
+
+def test_code_that_depends_on_values():
+    with pytest.raises(InputError, match=r"cannot be followed \(torch.fx: .*; torch.export: .*Move what depends on the values"):
+        trace(Unfollowable(), X)
+
+
+class Noisy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.fc(x) + torch.randn(6)
+
+
+def test_code_that_draws_random_numbers():
+    with pytest.raises(InputError, match="cannot be followed"):
+        trace(Noisy(), X)
+
+
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        (torch.zeros(2, 5), r"does not run on example_inputs \(\[2, 5\]"),
+        (torch.zeros(2, 6, dtype=torch.float64), "float64"),
+        (torch.zeros(2, 6, dtype=torch.int64), "does not run"),
+        (torch.zeros(2, 6, device="meta"), "on cpu but the example on meta"),
+        ((), "does not run"),
+        ({"y": X}, "does not run"),
+        ("x", "example_inputs is a tensor"),
+        (None, "example_inputs is a tensor"),
+        (torch.zeros(0, 6), "empty batch"),
+    ],
+)
+def test_examples_that_do_not_fit(example, message):
+    with pytest.raises(InputError, match=message):
+        trace(Steps(lambda y: y), example)
