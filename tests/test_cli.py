@@ -1,6 +1,7 @@
 import gzip
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict
@@ -10,6 +11,7 @@ import pytest
 
 import bayesprune
 from bayesprune import cli
+from bayesprune.data import load_mnist
 from bayesprune.data.folders import DATA_VARIABLE
 from bayesprune.errors import InputError
 
@@ -207,12 +209,13 @@ def finished(tmp_path_factory, digits_folder):
 def test_files_of_a_run(finished):
     files = {str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file()}
     stages = {f"checkpoints/{stage}.safetensors" for stage in ("dense", "pruned", "dependent")}
-    assert files == {"config.json", "metrics.jsonl", "summary.json", "kept-units.png"} | stages
+    left = {"compacted.safetensors", "certificate.json"}
+    assert files == {"config.json", "metrics.jsonl", "summary.json", "kept-units.png"} | left | stages
 
 
 def test_form_of_the_summary(finished, digits_folder):
     summary = json.loads((finished / "summary.json").read_text())
-    assert [stage["stage"] for stage in summary["stages"]] == ["dense", "pruned", "dependent"]
+    assert [stage["stage"] for stage in summary["stages"]] == ["dense", "pruned", "dependent", "compacted"]
     for stage in summary["stages"]:
         assert set(stage) >= STAGE_KEYS
         assert 0 <= stage["error"] <= 100
@@ -244,7 +247,67 @@ def test_what_a_run_prints(command, tmp_path, digits_folder):
         assert re.search(rf"^{stage} +epoch +1 of 1  loss .* error .* s$", result.err, re.MULTILINE)
         assert re.search(rf"^│ {stage} +│ +[\d.]+ │ \d+-\d+-\d+ +│ +[\d.]+ │ +[\d.]+ │ +\d+ │$", result.out, re.MULTILINE)
     assert "dependent" not in result.out
-    assert f"written to {folder}: summary.json" in result.out
+    assert re.search(r"^measured at batch 64: [\d.]+ ms, dense [\d.]+ ms, [\d.]+x as fast \(xFLOPs [\d.]+\)$", result.out, re.MULTILINE)
+    assert f"written to {folder}: compacted.safetensors" in result.out
+
+
+def test_compacted_stage_of_a_run(finished, digits_folder):
+    *_, dependent, compacted = json.loads((finished / "summary.json").read_text())["stages"]
+    certificate = json.loads((finished / "certificate.json").read_text())
+    assert compacted["error"] == dependent["error"], "removal changes nothing"
+    assert compacted["difference"] == certificate["max_rel_error"] < 1e-5
+    assert [timing["batch_size"] for timing in compacted["latency"]] == [1, 64]
+    assert all(timing["dense"] > 0 and timing["compacted"] > 0 for timing in compacted["latency"])
+    network = bayesprune.load(finished / "compacted.safetensors")
+    assert network.certificate == certificate
+    images = load_mnist(digits_folder).test.images[:5] / 255
+    assert network(images).shape == (5, 10)
+
+
+@pytest.mark.parametrize("what", [".", "compacted.safetensors"])
+def test_bench(command, finished, tmp_path, what):
+    rows = tmp_path / "rows.jsonl"
+    result = command("bench", finished / what, "--batch-sizes", "1,3", "--seconds", "0", "--rows", rows)
+    assert result.code == 0
+    written = [json.loads(line) for line in rows.read_text().splitlines()]
+    assert {row["batch_size"] for row in written} == {1, 3}
+    assert {row["model"] for row in written} == ({"dense", "compacted"} if what == "." else {"compacted"})
+    assert "median ms" in result.out
+
+
+def test_export(command, finished, tmp_path):
+    result = command("export", finished / "compacted.safetensors", "--out", tmp_path / "small.onnx")
+    assert result.code == 0
+    assert (tmp_path / "small.onnx").stat().st_size > 1000
+    assert f"written to {tmp_path / 'small.onnx'}" in result.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("bench", "nowhere.safetensors"), "cannot read"),
+        (("bench", "{run}", "--batch-sizes", "one"), "--batch-sizes takes whole numbers"),
+        (("bench", "{run}", "--batch-sizes", "0"), "batch_sizes"),
+        (("bench", "{run}", "--runtimes", "tensorrt"), "no runtime is called 'tensorrt'"),
+        (("bench", "{empty}"), "is not a run's folder"),
+        (("export", "{run}", "--out", "{empty}/no/such/folder.onnx"), "no such"),
+        (("export", "{run}/summary.json"), "was not written by bayesprune.save"),
+    ],
+)
+def test_bad_paths_and_options_of_bench_and_export(command, finished, tmp_path, arguments, message):
+    result = command(*(argument.format(run=finished, empty=tmp_path) for argument in arguments))
+    assert result.code == 2
+    assert message.lower() in result.err.lower()
+    assert "Traceback" not in result.err
+
+
+def test_run_that_was_stopped_before_its_end_has_nothing_to_bench(command, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / "compacted.safetensors").unlink()
+    result = command("bench", tmp_path / "run")
+    assert (result.code, "finish the run first with bayesprune run --resume" in result.err) == (2, True)
+    assert command("run", "--resume", tmp_path / "run").code == 0
+    assert command("bench", tmp_path / "run", "--seconds", "0").code == 0
 
 
 def test_default_folder(command, tmp_path, monkeypatch, digits_folder):

@@ -53,6 +53,7 @@ def numbers_of(folder):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for row in (*summary["stages"], *rows):
         del row["seconds"]
+        row.pop("latency", None)
     return summary, rows, {stage: read_tensors(folder / "checkpoints" / f"{stage}.safetensors")[0] for stage in STAGES}
 
 

@@ -1,6 +1,7 @@
 """The last stage of a run: the network that is left, as a file, with its certificate and its measured latency."""
 
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from bayesprune.artifact import save
 from bayesprune.benchmark import benchmark
 from bayesprune.compact import Compaction, compact
 from bayesprune.cost import relative_cost
+from bayesprune.errors import BayespruneWarning
 from bayesprune.models.description import DescribedModel
 from bayesprune.storage import write_json
 from bayesprune.training.evaluation import LossFunction, evaluate
@@ -36,7 +38,9 @@ def compact_stage(gated: nn.Module, dense: nn.Module, test: BatchSource, loss: L
     """
     started = time.perf_counter()
     inputs = first_inputs(test)
-    result = compact(gated, inputs)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "no unit is under", BayespruneWarning)  # The table says as much.
+        result = compact(gated, inputs)
     save(result.model, folder / NETWORK, example_inputs=inputs, certificate=result.certificate.as_dict(), cost=result.certificate.after)
     write_json(folder / CERTIFICATE, result.certificate.as_dict())
     evaluation = evaluate(result.model, test, loss)
