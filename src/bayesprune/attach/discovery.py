@@ -154,7 +154,7 @@ class _Discovery:
             self._enter(GatePlace(path, "input", layer.in_features, path, "inputs", -1), None, status)
             self.touched.add(path)
             return None
-        if isinstance(kind, Convolution) and self._is_flattened(source, layer):
+        if self._is_flattened(source, read):
             self._enter(GatePlace(path, "input", layer.in_features, path, "inputs", -1), None, owner)
             self.touched.add(path)
             return None
@@ -206,8 +206,9 @@ class _Discovery:
                 return node
             node = reads[0]
 
-    def _is_flattened(self, source: fx.Node, layer: nn.Linear) -> bool:
-        return layer.in_features > shape_of(source)[1]
+    def _is_flattened(self, source: fx.Node, read: fx.Node) -> bool:
+        """Whether channels and positions, or positions and features, have become one dimension: units finer than those of any layer."""
+        return len(shape_of(read)) == 2 < len(shape_of(source)) and shape_of(read)[1] > max(shape_of(source)[1], shape_of(source)[-1])
 
     def _heads(self, source: fx.Node, read: fx.Node) -> Tensor | None:
         """The head that each input feature comes from; None if features of several heads are mixed."""
