@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 from gallery import GALLERY
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import bayesprune as bp
@@ -73,7 +73,7 @@ def check(name, gated, inputs, dtype, difference, seed=1):
 @pytest.mark.parametrize("before_norm", [False, True], ids=["after", "before"])
 @pytest.mark.parametrize("name", GALLERY)
 def test_exact_with_random_masks(name, before_norm, set_gate, difference):
-    @settings(max_examples=2, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=2, suppress_health_check=list(HealthCheck), phases=[Phase.generate])  # shrinking takes minutes
     @given(data=st.data(), dtype=st.sampled_from([torch.float32, torch.float64]))
     def exact(data, dtype):
         gated, inputs = gated_once(name, before_norm, dtype)
@@ -88,7 +88,7 @@ def test_exact_with_random_masks(name, before_norm, set_gate, difference):
 @pytest.mark.parametrize("before_norm", [False, True], ids=["after", "before"])
 @pytest.mark.parametrize("name", GALLERY)
 def test_exact_with_many_random_masks(name, before_norm, dtype, set_gate, difference):
-    @settings(max_examples=15, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=15, suppress_health_check=list(HealthCheck), phases=[Phase.generate])  # shrinking takes minutes
     @given(data=st.data())
     def exact(data):
         gated, inputs = gated_once(name, before_norm, dtype)
