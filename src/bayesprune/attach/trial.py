@@ -29,6 +29,7 @@ class Trial:
     def __init__(self, module: fx.GraphModule) -> None:
         self.module = module
         self.baseline = analyse(module)
+        self._last: tuple[fx.Node, Tensor, Analysis] | None = None
 
     def obstacle(self, activation: fx.Node, owner: Tensor) -> str | None:
         """Why units of an activation cannot be removed; None if they can.
@@ -40,7 +41,7 @@ class Trial:
         count = int(owner.max()) + 1
         halves = [owner % 2 == 0, owner % 2 == 1] if count > 1 else [owner == 0]
         for zero in halves:
-            analysis = analyse(self.module, zeros={activation: zero})
+            analysis = self._with_zeros(activation, zero)
             reason = self._mixed(analysis, activation)
             if reason is not None:
                 return reason
@@ -50,7 +51,7 @@ class Trial:
 
     def touched(self, activation: fx.Node, owner: Tensor) -> set[str]:
         """Layers that become smaller when units of the activation are removed."""
-        analysis = analyse(self.module, zeros={activation: owner % 2 == 0})
+        analysis = self._with_zeros(activation, owner % 2 == 0)
         smaller = set()
         for node in self.module.graph.nodes:
             if node.op == "call_module" and node in self.baseline.needed and node not in analysis.constant:
@@ -59,6 +60,15 @@ class Trial:
                 if bool((before & ~after).any()):
                     smaller.add(str(node.target))
         return smaller
+
+    def _with_zeros(self, activation: fx.Node, zero: Tensor) -> Analysis:
+        """The analysis with these elements at zero; the last one for even units is kept, because it is asked for twice."""
+        if self._last is not None and self._last[0] is activation and torch.equal(self._last[1], zero):
+            return self._last[2]
+        analysis = analyse(self.module, zeros={activation: zero})
+        if bool(zero.flatten()[0]):
+            self._last = (activation, zero, analysis)
+        return analysis
 
     def _spares(self, analysis: Analysis, activation: fx.Node, zero: Tensor, owner: Tensor) -> bool:
         """Whether the zeroed units need not be computed any more; a few may stand for the others where zeros turn into constants."""

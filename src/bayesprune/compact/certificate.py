@@ -6,11 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from bayesprune.cost import Cost
-from bayesprune.example_inputs import ExampleInputs, call, tensors_in
+from bayesprune.example_inputs import ExampleInputs, arguments, call, tensors_in
+from bayesprune.graph.recording import positional
 from bayesprune.graph.tracing import relative_difference
 from bayesprune.prediction import evaluating
 
@@ -81,12 +82,12 @@ class Certificate:
         return "\n".join([*lines, self.note] if self.note else lines)
 
 
-def compare(gated: nn.Module, compacted: nn.Module, example_inputs: ExampleInputs, batches: int = 3) -> tuple[float, float, int]:
+def compare(gated: nn.Module, compacted: fx.GraphModule, example_inputs: ExampleInputs, batches: int = 2) -> tuple[float, float, int]:
     """The largest absolute and relative difference over the example and random inputs like it, and how many batches that is."""
     largest, relative, count = 0.0, 0.0, 0
     with torch.no_grad(), evaluating(gated), evaluating(compacted):
         for inputs in _inputs_like(example_inputs, batches):
-            expected, got = tensors_in(call(gated, inputs)), tensors_in(call(compacted, inputs))
+            expected, got = tensors_in(call(gated, inputs)), tensors_in(call(compacted, tensor_arguments(compacted, inputs)))
             count += 1
             for a, b in zip(got, expected, strict=True):
                 difference = relative_difference(a, b)
@@ -94,6 +95,11 @@ def compare(gated: nn.Module, compacted: nn.Module, example_inputs: ExampleInput
                 if difference > 0 and a.shape == b.shape:
                     largest = max(largest, float((a.double() - b.double()).abs().nan_to_num(torch.inf).max()))
     return largest, relative, count
+
+
+def tensor_arguments(compacted: fx.GraphModule, example_inputs: ExampleInputs) -> tuple[Any, ...]:
+    """The arguments that a compacted network takes: those that are no tensors have become part of it."""
+    return positional(compacted, *arguments(example_inputs))
 
 
 def _inputs_like(example_inputs: ExampleInputs, batches: int) -> Iterator[ExampleInputs]:

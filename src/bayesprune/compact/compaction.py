@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bayesprune.attach.places import stated_example
-from bayesprune.compact.certificate import TOLERANCE, Certificate, GateOutcome, compare
+from bayesprune.compact.certificate import TOLERANCE, Certificate, GateOutcome, compare, tensor_arguments
 from bayesprune.compact.dependent import write_out
 from bayesprune.compact.units import factors_of, spread
 from bayesprune.cost import cost
@@ -84,7 +84,8 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
     _warn_if_nothing_is_pruned(found)
     module = trace(gated, inputs)
     pruned, masks_left = _take_out(module, found)
-    annotate(module, inputs)
+    if any(gate.depends_on_input for gate in found.values()):
+        annotate(module, inputs)
     small, analysis = shrink(module)
     note = ""
     difference = compare(gated, small, inputs)
@@ -99,7 +100,8 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
                 "it draws random numbers, or changes its state, in evaluation mode"
             )
         warnings.warn(note, BayespruneWarning, stacklevel=2)
-    annotate(small, inputs)  # What an artifact says about the shapes of the inputs.
+    for old, new in zip(_placeholders(module), _placeholders(small), strict=True):
+        new.meta |= {name: old.meta[name] for name in ("shape", "dtype") if name in old.meta}  # What an artifact says about its inputs.
     small.train(gated.training)
     certificate = Certificate(
         max_abs_error=difference[0],
@@ -109,11 +111,15 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
         gates={each.name: _outcome(each, analysis) for each in pruned},
         masks_left=tuple(masks_left),
         before=cost(gated, inputs),
-        after=cost(small, inputs),
+        after=cost(small, tensor_arguments(small, inputs)),
         tracer=module.meta["tracer"],
         note=note,
     )
     return Compaction(small, certificate)
+
+
+def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
+    return [node for node in module.graph.nodes if node.op == "placeholder"]
 
 
 def _take_out(module: fx.GraphModule, found: dict[str, Gate]) -> tuple[list[_Pruned], list[str]]:

@@ -1,5 +1,7 @@
 """What is known about the activations of a network, and small questions that all rules ask of its graph."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, fx, nn
 
@@ -15,17 +17,40 @@ class Analysis:
         known: what is known of a node's result.
         needed: which elements of a node's result are needed, as a status; nodes of which nothing is needed are missing.
         constant: nodes of which something is needed but all of that is known.
+        rules: the rule of each node that was asked for.
     """
 
     def __init__(self, module: fx.GraphModule, rigid: frozenset[fx.Node] = frozenset()) -> None:
         self.module = module
         self.rigid = rigid | shared_layers(module)
+        self._layers = {node: module.get_submodule(str(node.target)) for node in module.graph.nodes if node.op == "call_module"}
         self.known: dict[fx.Node, Known] = {}
         self.needed: dict[fx.Node, Tensor] = {}
         self.constant: set[fx.Node] = set()
+        self.rules: dict[fx.Node, Any] = {}
 
     def layer(self, node: fx.Node) -> nn.Module:
-        return self.module.get_submodule(str(node.target))
+        """The layer that a node calls."""
+        return self._layers[node]
+
+    def reads(self, node: fx.Node, weight: Tensor) -> Tensor:
+        """Which inputs (of its group) each output of a layer reads: where its weight is not zero.
+
+        Remembered with the module, from analysis to analysis, as long as the layer has the same weight.
+
+        Args:
+            node: calls the layer.
+            weight: of the layer, outputs first.
+        """
+        remembered: dict[fx.Node, tuple[Tensor, int, Tensor]] = self.module.meta.setdefault("reads", {})
+        held = self.layer(node).weight
+        assert isinstance(held, Tensor)
+        version = 0 if held.is_inference() else held._version
+        if node in remembered and remembered[node][0] is held and remembered[node][1] == version:
+            return remembered[node][2]
+        pattern = (weight != 0).cpu() if weight.ndim == 2 else (weight != 0).flatten(2).any(dim=2).cpu()
+        remembered[node] = (held, version, pattern)
+        return pattern
 
     def unknown(self, node: fx.Node, part: Tensor) -> Tensor:
         """The part of the elements that is not known."""

@@ -59,6 +59,13 @@ _NEEDS_BATCH = (ChannelNorm, Convolution, GroupNorm, SpatialOperation)
 
 def rule_for(analysis: Analysis, node: fx.Node) -> Rule:
     """How removal treats a node."""
+    if node not in analysis.rules:
+        analysis.rules[node] = _find_rule(analysis, node)
+    rule: Rule = analysis.rules[node]
+    return rule
+
+
+def _find_rule(analysis: Analysis, node: fx.Node) -> Rule:
     if node.op in _BY_OPERATION:
         return _BY_OPERATION[node.op]
     if "value" in node.meta:

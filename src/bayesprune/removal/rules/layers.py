@@ -22,7 +22,7 @@ class Linear(Rule):
         (read,) = tensor_inputs(node)
         layer = cast(nn.Linear, analysis.layer(node))
         weight = layer.weight.detach()
-        reads = (weight != 0).cpu().double()
+        reads = analysis.reads(node, weight).double()
         fact = analysis.known.get(read)
         rank = len(shape_of(node))
         if fact is None:
@@ -38,7 +38,7 @@ class Linear(Rule):
     def needs(self, analysis: Analysis, node: fx.Node, needed: Tensor) -> Iterator[tuple[fx.Node, Tensor]]:
         (read,) = tensor_inputs(node)
         layer = cast(nn.Linear, analysis.layer(node))
-        reads = (layer.weight.detach() != 0).cpu().double()
+        reads = analysis.reads(node, layer.weight.detach()).double()
         outputs = needed.expand((*needed.shape[:-1], layer.out_features)).double()
         part = (outputs @ reads) > 0
         fact = analysis.known.get(read)
@@ -109,7 +109,7 @@ class Convolution(Rule):
         (read,) = tensor_inputs(node)
         layer = analysis.layer(node)
         weight = out_first(layer)
-        reads = (weight != 0).flatten(2).any(dim=2).cpu()
+        reads = analysis.reads(node, weight)
         groups, inputs = cast(int, layer.groups), cast(int, layer.in_channels)
         fact = analysis.known.get(read)
         settled = torch.zeros(inputs, dtype=torch.bool)
@@ -145,7 +145,7 @@ class Convolution(Rule):
         if groups > 1:
             kept = kept_groups(rows, groups)
             return kept.repeat_interleave(inputs // groups), None
-        reads = (weight[rows.to(weight.device)] != 0).flatten(2).any(dim=2).any(dim=0).cpu()
+        reads = analysis.reads(node, weight)[rows].any(dim=0)
         fact = analysis.known.get(read)
         if fact is None or not is_along_only(fact.mask, 1):
             return reads, None
