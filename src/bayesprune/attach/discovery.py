@@ -83,6 +83,8 @@ class _Discovery:
         path = str(node.target)
         if not isinstance(layer, (nn.Linear, *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS)):
             return f"{type(layer).__name__} is not a layer that sparsify knows"
+        if isinstance(layer, TRANSPOSED_CONVOLUTIONS) and layer.groups > 1:
+            return "it is a grouped transposed convolution, whose groups sparsify cannot gate"
         if has_other_hooks(layer):
             return "hooks of another library act on it"
         if node in self.analysis.rigid:
@@ -143,6 +145,8 @@ class _Discovery:
         rank = len(shape_of(read))
         if attention is None and self.sites.output(node) is None:
             return "it is not called as a module, so that no gate can be hooked to it"
+        if attention is None and (not node.args or node.args[0] is not read):
+            return "it is called with a keyword, and a gate on its input needs a positional argument"
         owner = torch.arange(layer.in_features)
         if isinstance(kind, (Attention, Product)):
             heads = self._heads(source, read)

@@ -94,6 +94,9 @@ def _attach(model: nn.Module, place: GatePlace, gate: Gate) -> None:
     gate.to(weight.device, torch.float64 if weight.dtype == torch.float64 else torch.float32)
     gate.control(layer, place.controls_dim)
     gate.train(layer.training)
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False  # Which gates, and the layers that are written out for them, do not take.
     if place.side == "head":
         put_on_heads(model.get_submodule(place.site), gate)
     else:

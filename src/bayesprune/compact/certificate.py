@@ -13,6 +13,7 @@ from bayesprune.cost import Cost
 from bayesprune.example_inputs import ExampleInputs, arguments, call, tensors_in
 from bayesprune.graph.recording import positional
 from bayesprune.graph.tracing import relative_difference
+from bayesprune.graph.transformers import attention_written_out
 from bayesprune.prediction import evaluating
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 2e-1}
@@ -85,7 +86,7 @@ class Certificate:
 def compare(gated: nn.Module, compacted: fx.GraphModule, example_inputs: ExampleInputs, batches: int = 2) -> tuple[float, float, int]:
     """The largest absolute and relative difference over the example and random inputs like it, and how many batches that is."""
     largest, relative, count = 0.0, 0.0, 0
-    with torch.no_grad(), evaluating(gated), evaluating(compacted):
+    with torch.no_grad(), evaluating(gated), evaluating(compacted), attention_written_out():
         for inputs in _inputs_like(example_inputs, batches):
             expected, got = tensors_in(call(gated, inputs)), tensors_in(call(compacted, tensor_arguments(compacted, inputs)))
             count += 1

@@ -8,6 +8,7 @@ from torch.utils._pytree import tree_map_only
 
 from bayesprune.errors import InputError
 from bayesprune.example_inputs import ExampleInputs, call, tensors_in
+from bayesprune.graph.transformers import attention_written_out
 from bayesprune.prediction import evaluating
 
 
@@ -21,5 +22,5 @@ def run_example(model: nn.Module, example_inputs: ExampleInputs) -> Any:
     for tensor in tensors_in(example_inputs):
         if len(devices) == 1 and tensor.device not in devices:
             raise InputError(f"the model is on {next(iter(devices))} but the example on {tensor.device}: move one of them with .to(device)")
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), evaluating(model), attention_written_out():
         return call(model, tree_map_only(Tensor, torch.clone, example_inputs))  # A layer may write into its input.

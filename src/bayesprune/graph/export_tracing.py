@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from bayesprune.example_inputs import tensors_in
 from bayesprune.gates import gates
+from bayesprune.graph.transformers import attention_written_out
 
 
 @torch.library.custom_op("bayesprune::gate", mutates_args=())
@@ -38,17 +39,6 @@ def _gates_as_leaves(model: nn.Module) -> Iterator[list[str]]:
     finally:
         for gate in found.values():
             del gate.forward
-
-
-@contextmanager
-def attention_written_out() -> Iterator[None]:
-    """Keep attention from taking the fused path, in which its layers cannot be seen or counted."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def export_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[fx.Graph, dict[str, nn.Module | Tensor]]:

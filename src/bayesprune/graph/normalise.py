@@ -1,5 +1,6 @@
 """From what a tracer recorded to the vocabulary of the internal graph."""
 
+import functools
 import operator
 from typing import Any
 
@@ -11,7 +12,7 @@ from bayesprune.gates import Gate
 from bayesprune.gates.hooks import without_gates
 from bayesprune.graph.functional_layers import NotALayerError, layer_maker
 from bayesprune.graph.recording import record
-from bayesprune.graph.vocabulary import FUNCTIONS, INT_ARITHMETIC, Function, bind, function_of
+from bayesprune.graph.vocabulary import FUNCTIONS, INT_ARITHMETIC, MOVEMENT, Function, bind, function_of
 
 _SAME_TENSOR = frozenset({"contiguous", "clone", "alias", "lift_fresh_copy", "requires_grad_"})
 _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat)
@@ -112,6 +113,8 @@ class _Normaliser:
 
     def _call(self, node: fx.Node, name: str) -> None:
         """Any function or method: a number, the same tensor, a layer, a word of the vocabulary, or something of its own."""
+        if node.kwargs.get("out") is not None:
+            raise UntraceableError(f"the model gives {name} a tensor to write into")
         short = name.removesuffix(".default").split(".")[0]
         value = self.values[node]
         if short in _RANDOM:
@@ -123,8 +126,8 @@ class _Normaliser:
         elif short in ("select", "slice", "expand_as") and isinstance(value, Tensor):
             self._indexing(node, short)
         elif not self._layer(node) and not self._word(node):
-            if name.endswith("_") and not name.endswith("__"):
-                raise UntraceableError(f"the model calls {name}, which changes a tensor in place")
+            if short.endswith("_") and not short.endswith("__"):
+                raise UntraceableError(f"the model calls {short}, which changes a tensor in place")
             self.now[node] = self.graph.create_node(node.op, node.target, self._current(node.args), self._current(node.kwargs))
 
     def _number(self, node: fx.Node, value: Any) -> None:
@@ -153,10 +156,12 @@ class _Normaliser:
 
     def _layer_path(self, weight: Any, layer: nn.Module, node: fx.Node) -> str:
         """The path of the module whose weight this is, if it is called as a module here; otherwise a name of our own."""
-        owner = str(weight.target).rpartition(".")[0] if isinstance(weight, fx.Node) else ""
+        owner, _, attribute = str(weight.target).rpartition(".") if isinstance(weight, fx.Node) else ("", "", "")
         stack = node.meta.get("nn_module_stack") or {}
-        innermost = next(reversed(stack.values()))[0] if stack else ""
-        path = owner if owner and owner == innermost else f"{owner}.{node.name}" if owner else node.name
+        innermost, kind = next(reversed(stack.values())) if stack else ("", "")
+        in_attention = "Attention" in str(kind) and owner == f"{innermost}.out_proj"
+        called = owner and attribute == "weight" and (owner == innermost or in_attention)
+        path = owner if called else f"{owner}.{node.name}" if owner else node.name
         while path in self.attributes:
             path += "_again"
         return path
@@ -241,6 +246,9 @@ class _Normaliser:
         elif node.target == "size" and isinstance(value, int):
             dim = self._current(node.args[1]) if len(node.args) > 1 else self._current(node.kwargs["dim"])
             self.now[node] = self._size(tensor, dim % self._value(asked).ndim)
+        elif node.target == "numel":
+            sizes = [self._size(tensor, dim) for dim in range(self._value(asked).ndim)]
+            self.now[node] = functools.reduce(lambda a, b: self.graph.call_function(operator.mul, (a, b)), sizes) if sizes else 1
         elif isinstance(value, Tensor):
             transposed = {"T": (0, 1), "mT": (-2, -1)}.get(str(node.args[1]))
             if transposed is None or value.ndim < 2:
@@ -255,10 +263,20 @@ class _Normaliser:
 
     def _overwrite(self, written: fx.Node, new: fx.Node) -> None:
         """After a change in place, whoever reads the old tensor reads the new one."""
+        self._check_views(written)
         old = self.now[written]
         for node, current in self.now.items():
             if current is old:
                 self.now[node] = new
+
+    def _check_views(self, written: fx.Node) -> None:
+        """Refuse a change in place that others see through a view: of the tensor, or of the one that it is a view of."""
+        base, seen = written, written
+        while _is_view(base) and base.args and isinstance(base.args[0], fx.Node):
+            seen, base = base, base.args[0]
+        shared = base is not written and any(user is not seen for user in base.users)
+        if shared or any(_is_view(user) and user in self.now for user in written.users):
+            raise UntraceableError("the model changes a tensor in place that it also reads through a view")
 
     def _value(self, argument: Any) -> Any:
         """What the recorded node given as an argument computed for the example."""
@@ -268,6 +286,14 @@ class _Normaliser:
         return fx.map_arg(arguments, lambda node: self.now[node]) if not isinstance(arguments, fx.Node) else self.now[arguments]
 
 
+def _is_view(node: fx.Node) -> bool:
+    """Whether a node may share memory with the tensor that it reads."""
+    function = function_of(node.op, node.target)
+    name = function.name if function is not None else getattr(node.target, "__name__", str(node.target)).split(".")[0]
+    return name in _VIEWS or name in MOVEMENT
+
+
+_VIEWS = frozenset({"detach", "contiguous", "to", "alias", "select", "slice", "expand_as", "getattr", "view_as", "t"})
 _WITHOUT_KEYWORD = frozenset({"expand", "split", "tensor_split", "zeros", "ones", "full", "arange"})
 """Functions whose first argument after the tensors is positional, because torch calls it otherwise or not at all."""
 

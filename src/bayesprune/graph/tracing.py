@@ -1,5 +1,6 @@
 """``trace``: the internal graph of any model."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
                 module = normalise(graph, referred, args, kwargs)
                 module.eval()
                 _check(module, args, kwargs, expected)
+                _check_elsewhere(model, module, example_inputs)
                 annotate(module, example_inputs)
                 if simplify(module):
                     annotate(module, example_inputs)
@@ -71,6 +73,28 @@ def _check(module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]
     for a, b in zip(tensors_in(got), tensors_in(expected), strict=True):
         if relative_difference(a, b) > 1e-3:
             raise RuntimeError("the traced graph computes something else than the model: its code depends on values")
+
+
+def _check_elsewhere(model: nn.Module, module: fx.GraphModule, example_inputs: ExampleInputs) -> None:
+    """See that nothing of the example has become part of the graph: its batch size, or numbers that were read from its tensors."""
+
+    def other(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+            return leaf
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.randn(leaf.shape, generator=generator, dtype=torch.float64).to(leaf.device, leaf.dtype)
+        return -0.7 * leaf + 0.3 * noise * (leaf.std() if leaf.numel() > 1 else 1.0)
+
+    for size in (batch_size(example_inputs) + 1, batch_size(example_inputs)):
+        inputs = with_batch_size(example_inputs, size)
+        inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
+        inputs = pytree.tree_map(other, inputs)
+        try:
+            expected = run_example(model, inputs)
+        except InputError:
+            continue  # A model for this batch size only, or for such numbers only.
+        _check(module, *arguments(inputs), expected)
+        return
 
 
 def relative_difference(a: Tensor, b: Tensor) -> float:

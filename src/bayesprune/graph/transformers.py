@@ -3,14 +3,27 @@
 They compute what the originals compute; masks are left to ``torch.export``, whose graph shows them as they are used.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 Step: TypeAlias = Callable[[Tensor], Tensor]
+
+
+@contextmanager
+def attention_written_out() -> Iterator[None]:
+    """Keep attention from taking the fused path, in which its layers cannot be seen or counted."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 class HiddenControlFlowError(Exception):

@@ -207,7 +207,14 @@ _word("pow", torch.pow, "input other", tensors=2, aliases=(operator.pow,), metho
 _word("maximum", torch.maximum, "input other", tensors=2, methods="maximum", aten="maximum.default")
 _word("minimum", torch.minimum, "input other", tensors=2, methods="minimum", aten="minimum.default")
 _word("where", torch.where, "condition input other", tensors=3, aten="where.self where.ScalarOther where.ScalarSelf")
-_word("masked_fill", torch.masked_fill, "input mask value", tensors=2, methods="masked_fill masked_fill_", aten="masked_fill.Scalar")
+_word(
+    "masked_fill",
+    torch.masked_fill,
+    "input mask value",
+    tensors=2,
+    methods="masked_fill masked_fill_",
+    aten="masked_fill.Scalar masked_fill_.Scalar",
+)
 for _name in ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or"):
     _aliases = (getattr(operator, _name),) if hasattr(operator, _name) else ()
     _word(

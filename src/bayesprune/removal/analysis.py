@@ -1,5 +1,6 @@
 """What is known about the activations of a network, and small questions that all rules ask of its graph."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -85,12 +86,22 @@ def everything(node: fx.Node) -> Tensor:
     return torch.ones([1] * len(shape_of(node)), dtype=torch.bool) if "shape" in node.meta else torch.tensor(True)
 
 
+def _own_tensors(layer: nn.Module) -> Iterator[Tensor]:
+    """The tensors of a layer, without those of modules that happen to lie under its path, but with what parametrised ones come from."""
+    yield from layer.parameters(recurse=False)
+    yield from layer.buffers(recurse=False)
+    for name, child in layer.named_children():
+        if name == "parametrizations":
+            yield from child.parameters()
+
+
 def shared_layers(module: fx.GraphModule) -> frozenset[fx.Node]:
-    """Layers with parameters that another call or attribute also uses: they keep their shape."""
+    """Layers with tensors that another call or attribute also uses: they keep their shape."""
     users: dict[int, set[fx.Node]] = {}
     for node in module.graph.nodes:
         if node.op == "call_module":
-            parameters: list[Tensor] = list(module.get_submodule(str(node.target)).parameters())
+            layer = module.get_submodule(str(node.target))
+            parameters: list[Tensor] = [*_own_tensors(layer)]
         elif node.op == "get_attr":
             owner, _, name = str(node.target).rpartition(".")
             parameters = [getattr(module.get_submodule(owner), name)]

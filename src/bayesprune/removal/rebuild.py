@@ -184,7 +184,9 @@ class Rebuild:
         return value.to(self.device(), node.meta["dtype"])
 
     def call(self, path: str, layer: nn.Module, *arguments: Any) -> fx.Node:
-        """A node that calls a layer, which is entered under its old path."""
+        """A node that calls a layer, which is entered under its old path, or one like it if another call of it has become different."""
+        while path in self.attributes and self.attributes[path] is not layer:
+            path += "_again"
         self.attributes[path] = layer
         return self.graph.call_module(path, arguments)
 

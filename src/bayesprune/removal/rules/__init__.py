@@ -1,5 +1,7 @@
 """One rule for each kind of operation, and which operation is of which kind."""
 
+from typing import cast
+
 from torch import fx, nn
 
 from bayesprune.gates.hooks import has_other_hooks
@@ -74,6 +76,8 @@ def _find_rule(analysis: Analysis, node: fx.Node) -> Rule:
         return _BLACK_BOX
     rule = _layer_rule(analysis, node) if node.op == "call_module" else _function_rule(node)
     reads = tensor_inputs(node)
+    if _is_out_of_the_ordinary(analysis, node, rule):
+        return _BLACK_BOX
     lone = isinstance(rule, (Activation, Linear, Movement, Reduction, Softmax, *_NEEDS_BATCH))
     if lone and len(reads) != 1:
         return _BLACK_BOX
@@ -82,6 +86,18 @@ def _find_rule(analysis: Analysis, node: fx.Node) -> Rule:
     ):
         return _BLACK_BOX
     return rule
+
+
+def _is_out_of_the_ordinary(analysis: Analysis, node: fx.Node, rule: Rule) -> bool:
+    """Uses of an operation that its rule does not speak of."""
+    if isinstance(rule, Selection):
+        index = node.kwargs["index"]
+        return not isinstance(index, fx.Node) or index.op != "get_attr"
+    if isinstance(rule, Softmax):
+        return (analysis.layer(node).dim if node.op == "call_module" else node.kwargs.get("dim")) is None
+    if isinstance(rule, SpatialOperation) and "pad" in node.kwargs:
+        return len(cast(tuple[int, ...], node.kwargs["pad"])) > 2 * (len(shape_of(node)) - 2)
+    return False
 
 
 def _layer_rule(analysis: Analysis, node: fx.Node) -> Rule:

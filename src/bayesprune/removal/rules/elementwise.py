@@ -62,9 +62,10 @@ class Combination(Rule):
         vanishing = [aligned(fact.zero, rank) for fact in facts.values() if fact is not None] if node.target is torch.mul else []
         mask = torch.zeros([1] * rank, dtype=torch.bool)
         value: Tensor = torch.zeros([1] * rank, dtype=torch.float64)
-        if all(fact is not None for fact in facts.values()):
+        numbers = [read for read in node.all_input_nodes if not is_tensor(read)]
+        if all(fact is not None for fact in facts.values()) and not any(number.meta["varies"] for number in numbers):
             present = {read: fact for read, fact in facts.items() if fact is not None}
-            arguments = fx.map_arg(node.args, lambda read: aligned(present[read].value, rank))
+            arguments = fx.map_arg(node.args, lambda read: aligned(present[read].value, rank) if read in present else read.meta["value"])
             value = function_behind(analysis, node)(*arguments, **node.kwargs).double()
             mask = torch.ones_like(value, dtype=torch.bool)
             for fact in present.values():

@@ -28,8 +28,11 @@ class Reduction(Rule):
         if name == "amax":
             return known(mask, fact.value.amax(dim=dims, keepdim=keep))
         value = fact.value.mean(dim=dims, keepdim=keep)
-        count = torch.Size([shape_of(read)[dim] for dim in dims]).numel() if name == "sum" else 1
-        return known(mask, value * count)
+        if name == "sum":
+            if any(dim in read.meta["varies"] for dim in dims):
+                mask = mask & (value == 0)
+            value = value * torch.Size([shape_of(read)[dim] for dim in dims]).numel()
+        return known(mask, value)
 
     def needs(self, analysis: Analysis, node: fx.Node, needed: Tensor) -> Iterator[tuple[fx.Node, Tensor]]:
         (read,) = tensor_inputs(node)
@@ -93,10 +96,12 @@ class Product(Rule):
     def known(self, analysis: Analysis, node: fx.Node) -> Known | None:
         left, right = _operands(node)
         rank = len(shape_of(node))
+        if min(len(shape_of(left)), len(shape_of(right))) < 2:
+            return None
         zeros = torch.zeros([1] * rank, dtype=torch.bool)
         for read, dim in ((left, -1), (right, -2)):
             fact = analysis.known.get(read)
-            if fact is not None and len(shape_of(read)) > 1:
+            if fact is not None:
                 zeros = zeros | aligned(fact.zero.all(dim=dim, keepdim=True), rank)
         return known(zeros, torch.zeros([1] * rank, dtype=torch.float64))
 

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, fx, nn
 
-from bayesprune.graph.vocabulary import BATCH_NORMS
 from bayesprune.removal.analysis import Analysis, everything, shape_of, tensor_inputs
 from bayesprune.removal.rules.contract import Rule
 from bayesprune.removal.rules.layers import kept_groups
-from bayesprune.removal.status import Known, along, known, on_dimension
+from bayesprune.removal.status import Known, along, is_along_only, known, on_dimension
 
 if TYPE_CHECKING:
     from bayesprune.removal.rebuild import Rebuild
@@ -27,6 +26,8 @@ class ChannelNorm(Rule):
         fact = analysis.known.get(read)
         shape = shape_of(node)
         weight = _vector(layer, "weight", shape[1])
+        if fact is not None and uses_own_statistics(layer) and not is_along_only(fact.mask, 1):
+            fact = None
         mask = (
             on_dimension(weight == 0, 1, len(shape)) if not isinstance(layer, nn.PReLU) else torch.zeros([1] * len(shape), dtype=torch.bool)
         )
@@ -42,24 +43,31 @@ class ChannelNorm(Rule):
         vectors = {name: on_dimension(_vector(layer, name, channels), 1, value.ndim) for name in _PER_CHANNEL}
         if isinstance(layer, nn.PReLU):
             return torch.where(value >= 0, value, value * vectors["weight"])
-        if isinstance(layer, BATCH_NORMS) and layer.running_mean is not None:
-            centred = (value - vectors["running_mean"]) / torch.sqrt(vectors["running_var"] + layer.eps)
+        if not uses_own_statistics(layer):
+            centred = (value - vectors["running_mean"]) / torch.sqrt(vectors["running_var"] + cast(float, layer.eps))
         else:  # Statistics of the input itself: a constant is its own mean.
             centred = torch.zeros_like(value)
         return centred * vectors["weight"] + vectors["bias"]
 
     def needs(self, analysis: Analysis, node: fx.Node, needed: Tensor) -> Iterator[tuple[fx.Node, Tensor]]:
         (read,) = tensor_inputs(node)
-        yield read, needed
+        mixed = [dim for dim in range(needed.ndim) if dim != 1] if uses_own_statistics(analysis.layer(node)) else []
+        yield read, needed.any(dim=mixed, keepdim=True) if mixed else needed
 
     def rebuild(self, build: "Rebuild", node: fx.Node) -> None:
         (read,) = tensor_inputs(node)
-        layout = build.layout_of(read)
+        own = uses_own_statistics(build.analysis.layer(node))
+        layout = {dim: labels for dim, labels in build.layout_of(read).items() if dim == 1 or not own}
         layer = build.analysis.layer(node)
         smaller = build.same(layer)
         if 1 in layout:
             _shrink(smaller, layout[1], shape_of(node)[1])
         build.enter(node, build.call(str(node.target), smaller, build.supply(read, layout)), layout)
+
+
+def uses_own_statistics(layer: nn.Module) -> bool:
+    """Whether mean and variance are those of the input itself, in evaluation too."""
+    return not isinstance(layer, nn.PReLU) and getattr(layer, "running_mean", None) is None
 
 
 def _vector(layer: nn.Module, name: str, channels: int) -> Tensor:
