@@ -105,3 +105,26 @@ def test_what_is_not_needed_does_not_matter():
             disturbed += int((~matter).sum())
     assert disturbed
     assert torch.allclose(graph(*inputs), expected)
+
+
+@pytest.mark.parametrize("generic", [False, True])
+@pytest.mark.parametrize("name", ["resnet_bottleneck", "vit_own", "unet", "shufflenet_v2", "squeeze_excitation", "densenet"])
+def test_zeros_on_top_of_an_analysis_are_what_they_are_from_scratch(name, generic):
+    graph, _ = traced(name, 7)
+    put_zeros_in(graph, 0.3, 7)
+    baseline = analyse(graph, generic=generic)
+    for node in graph.graph.nodes:
+        shape = node.meta.get("shape", ())
+        if node.op == "get_attr" or len(shape) < 2:
+            continue
+        zero = torch.zeros([shape[dim] if dim == 1 else 1 for dim in range(len(shape))], dtype=torch.bool)
+        zero[:, ::2] = True
+        quick = analyse(graph, zeros={node: zero}, baseline=baseline)
+        whole = analyse(graph, zeros={node: zero}, generic=generic)
+        assert quick.constant == whole.constant
+        assert quick.needed.keys() == whole.needed.keys()
+        assert quick.known.keys() == whole.known.keys()
+        assert all(torch.equal(quick.needed[each], whole.needed[each]) for each in whole.needed)
+        for each, fact in whole.known.items():
+            assert torch.equal(quick.known[each].mask, fact.mask)
+            assert torch.equal(quick.known[each].value, fact.value)

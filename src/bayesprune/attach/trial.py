@@ -20,7 +20,7 @@ _MIXING = (Rule, Output, MixingNorm)
 
 
 class Trial:
-    """What would happen to a network if some elements of an activation were zero.
+    """What would happen to a network if some elements of an activation were zero, whatever its weights.
 
     Args:
         module: the traced network.
@@ -28,7 +28,7 @@ class Trial:
 
     def __init__(self, module: fx.GraphModule) -> None:
         self.module = module
-        self.baseline = analyse(module)
+        self.baseline = analyse(module, generic=True)
         self._last: tuple[fx.Node, Tensor, Analysis] | None = None
 
     def obstacle(self, activation: fx.Node, owner: Tensor) -> str | None:
@@ -54,18 +54,18 @@ class Trial:
         analysis = self._with_zeros(activation, owner % 2 == 0)
         smaller = set()
         for node in self.module.graph.nodes:
-            if node.op == "call_module" and node in self.baseline.needed and node not in analysis.constant:
-                before = self.baseline.needed[node]
-                after = analysis.needed.get(node, torch.zeros_like(before))
-                if bool((before & ~after).any()):
-                    smaller.add(str(node.target))
+            before, after = self.baseline.needed.get(node), analysis.needed.get(node)
+            if node.op != "call_module" or before is None or node in analysis.constant or after is before:
+                continue
+            if after is None or bool((before & ~after).any()):
+                smaller.add(str(node.target))
         return smaller
 
     def _with_zeros(self, activation: fx.Node, zero: Tensor) -> Analysis:
         """The analysis with these elements at zero; the last one for even units is kept, because it is asked for twice."""
         if self._last is not None and self._last[0] is activation and torch.equal(self._last[1], zero):
             return self._last[2]
-        analysis = analyse(self.module, zeros={activation: zero})
+        analysis = analyse(self.module, zeros={activation: zero}, baseline=self.baseline)
         if bool(zero.flatten()[0]):
             self._last = (activation, zero, analysis)
         return analysis
@@ -125,10 +125,9 @@ class Trial:
 
     def _who_needs(self, analysis: Analysis, activation: fx.Node, zero: Tensor) -> str:
         for user in activation.users:
-            if user in analysis.needed:
-                for read, part in rule_for(analysis, user).needs(analysis, user, analysis.needed[user]):
-                    if read is activation and bool((part & zero).any()):
-                        return self._describe(analysis, user)
+            part = analysis.parts.get(user, {}).get(activation)
+            if part is not None and bool((part & zero).any()):
+                return self._describe(analysis, user)
         return "its units are needed elsewhere"
 
     def _describe(self, analysis: Analysis, node: fx.Node) -> str:

@@ -20,7 +20,6 @@ from bayesprune.graph.recording import annotate
 from bayesprune.removal import Analysis, shrink
 from bayesprune.removal.analysis import shape_of
 from bayesprune.removal.factors import Factors
-from bayesprune.removal.rules import rule_for
 
 
 @dataclass(frozen=True)
@@ -154,11 +153,10 @@ def _outcome(each: _Pruned, analysis: Analysis) -> GateOutcome:
     units = _units_in(each.gate, still, len(shape_of(each.read)))
     readers, turned = [], False
     for user in each.read.users:
-        if user in analysis.needed and user not in analysis.constant:
-            needs = rule_for(analysis, user).needs(analysis, user, analysis.needed[user])
-            if any(read is each.read and bool((part & each.pruned).any()) for read, part in needs):
-                readers.append(str(user.target))
-                turned |= user in analysis.known and bool((analysis.known[user].value != 0).any())
+        part = analysis.parts.get(user, {}).get(each.read)
+        if part is not None and bool((part & each.pruned).any()):
+            readers.append(str(user.target))
+            turned |= user in analysis.known and bool((analysis.known[user].value != 0).any())
     names = ", ".join(dict.fromkeys(readers)) or "something else"
     reason = f"behind {names} the pruned units are constant but not zero: one stands for all" if turned else f"{names} reads them"
     return GateOutcome(each.gate.num_units, kept, units, reason)

@@ -1,11 +1,13 @@
 """What is known about the activations of a network, and small questions that all rules ask of its graph."""
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
+from bayesprune.removal.generic import stand_in
 from bayesprune.removal.status import Known
 
 
@@ -15,20 +17,31 @@ class Analysis:
     Attributes:
         module: the graph, annotated with shapes.
         rigid: nodes that are taken as black boxes, whatever they compute.
+        generic: whether the numbers in the layers are taken for any others.
         known: what is known of a node's result.
         needed: which elements of a node's result are needed, as a status; nodes of which nothing is needed are missing.
         constant: nodes of which something is needed but all of that is known.
+        parts: which elements of its inputs a node needs; nodes of which nothing is to be computed are missing.
         rules: the rule of each node that was asked for.
     """
 
-    def __init__(self, module: fx.GraphModule, rigid: frozenset[fx.Node] = frozenset()) -> None:
+    def __init__(self, module: fx.GraphModule, rigid: frozenset[fx.Node] = frozenset(), generic: bool = False) -> None:
         self.module = module
         self.rigid = rigid | shared_layers(module)
-        self._layers = {node: module.get_submodule(str(node.target)) for node in module.graph.nodes if node.op == "call_module"}
+        self.generic = generic
+        layers = {node: module.get_submodule(str(node.target)) for node in module.graph.nodes if node.op == "call_module"}
+        self._layers = {node: stand_in(layer) for node, layer in layers.items()} if generic else layers
         self.known: dict[fx.Node, Known] = {}
         self.needed: dict[fx.Node, Tensor] = {}
         self.constant: set[fx.Node] = set()
+        self.parts: dict[fx.Node, dict[fx.Node, Tensor]] = {}
         self.rules: dict[fx.Node, Any] = {}
+
+    def anew(self) -> "Analysis":
+        """An analysis of the same graph in which nothing is known yet."""
+        fresh = copy.copy(self)
+        fresh.known, fresh.needed, fresh.constant, fresh.parts = {}, {}, set(), {}
+        return fresh
 
     def layer(self, node: fx.Node) -> nn.Module:
         """The layer that a node calls."""
@@ -43,6 +56,8 @@ class Analysis:
             node: calls the layer.
             weight: of the layer, outputs first.
         """
+        if self.generic:
+            return torch.ones(weight.shape[:2], dtype=torch.bool)
         remembered: dict[fx.Node, tuple[Tensor, int, Tensor]] = self.module.meta.setdefault("reads", {})
         held = self.layer(node).weight
         assert isinstance(held, Tensor)

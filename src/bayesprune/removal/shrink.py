@@ -4,7 +4,9 @@ Forward, rules tell which elements of each activation are the same for every inp
 outputs to come out right. Then the network is written anew with those elements only.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -30,34 +32,80 @@ def shrink(module: fx.GraphModule, rigid: frozenset[fx.Node] = frozenset()) -> t
             rigid = rigid | {obstacle.node}
 
 
-def analyse(module: fx.GraphModule, rigid: frozenset[fx.Node] = frozenset(), zeros: Mapping[fx.Node, Tensor] | None = None) -> Analysis:
+def analyse(
+    module: fx.GraphModule,
+    rigid: frozenset[fx.Node] = frozenset(),
+    zeros: Mapping[fx.Node, Tensor] | None = None,
+    baseline: Analysis | None = None,
+    generic: bool = False,
+) -> Analysis:
     """What is known and what is needed of every activation.
 
     Args:
         module: a traced network.
         rigid: nodes to take as black boxes.
         zeros: elements of activations to take as zero, as statuses.
+        baseline: an analysis of the same network without the zeros, from which everything is taken that they do not reach.
+        generic: ask what holds for any numbers in the layers, rather than for those that are there.
     """
-    analysis = Analysis(module, rigid)
+    analysis = Analysis(module, rigid, generic) if baseline is None else baseline.anew()
     nodes = list(module.graph.nodes)
     for node in nodes:
-        found = rule_for(analysis, node).known(analysis, node)
-        if zeros is not None and node in zeros:
-            found = _with_zeros(found, zeros[node])
-        if found is not None:
-            analysis.known[node] = found
+        _find_known(analysis, node, zeros or {}, baseline)
     for node in reversed(nodes):
-        needed = torch.tensor(True) if node.op == "output" else analysis.needed.get(node)
-        if needed is None:
-            continue
-        if _is_constant(analysis, node, needed):
-            analysis.constant.add(node)
-            continue
-        for read, part in rule_for(analysis, node).needs(analysis, node, needed):
-            if bool(part.any()):
-                before = analysis.needed.get(read)
-                analysis.needed[read] = part if before is None else compressed(before | part)
+        _find_needs(analysis, node, baseline)
     return analysis
+
+
+def _find_known(analysis: Analysis, node: fx.Node, zeros: Mapping[fx.Node, Tensor], baseline: Analysis | None) -> None:
+    if baseline is not None and node not in zeros and all(_same(analysis.known, baseline.known, read) for read in node.all_input_nodes):
+        found = baseline.known.get(node)
+    else:
+        found = rule_for(analysis, node).known(analysis, node)
+        if node in zeros:
+            found = _with_zeros(found, zeros[node])
+    if found is not None:
+        analysis.known[node] = found
+
+
+def _find_needs(analysis: Analysis, node: fx.Node, baseline: Analysis | None) -> None:
+    """What is needed of a node, as its users say, and what it needs in turn."""
+    if baseline is not None and all(_same(analysis.parts, baseline.parts, user) for user in node.users):
+        needed = baseline.needed.get(node)
+        if all(_same(analysis.known, baseline.known, each) for each in (node, *node.all_input_nodes)):
+            if needed is not None:
+                analysis.needed[node] = needed
+            if node in baseline.constant:
+                analysis.constant.add(node)
+            if node in baseline.parts:
+                analysis.parts[node] = baseline.parts[node]
+            return
+    else:
+        wanted = (analysis.parts[user].get(node) for user in node.users if user in analysis.parts)
+        needed = torch.tensor(True) if node.op == "output" else _together(wanted)
+    if needed is None:
+        return
+    analysis.needed[node] = needed
+    if _is_constant(analysis, node, needed):
+        analysis.constant.add(node)
+        return
+    parts: dict[fx.Node, Tensor] = {}
+    for read, part in rule_for(analysis, node).needs(analysis, node, needed):
+        if bool(part.any()):
+            parts[read] = compressed(parts[read] | part) if read in parts else part
+    before = {} if baseline is None else baseline.parts.get(node, {})
+    unchanged = parts.keys() == before.keys() and all(torch.equal(part, before[read]) for read, part in parts.items())
+    analysis.parts[node] = before if unchanged else parts
+
+
+def _same(now: Mapping[fx.Node, Any], before: Mapping[fx.Node, Any], node: fx.Node) -> bool:
+    return now.get(node) is before.get(node)
+
+
+def _together(parts: Iterable[Tensor | None]) -> Tensor | None:
+    """What is needed by anyone."""
+    present = [part for part in parts if part is not None]
+    return None if not present else present[0] if len(present) == 1 else compressed(reduce(torch.logical_or, present))
 
 
 def rebuild(analysis: Analysis) -> fx.GraphModule:
