@@ -12,7 +12,7 @@ from bayesprune.artifact.layers import UnsyncedBatchNorm, check_settings, defaul
 from bayesprune.artifact.tensors import own_tensors
 from bayesprune.artifact.values import MalformedError
 from bayesprune.errors import InputError
-from bayesprune.graph.vocabulary import LAYERS
+from bayesprune.graph.layer_types import LAYERS
 
 IMAGE, SEQUENCE, VECTOR, VOLUME = (2, 4, 8, 8), (2, 4, 8), (2, 4), (2, 4, 6, 6, 6)
 SHAPES = {"1d": SEQUENCE, "2d": IMAGE, "3d": VOLUME}

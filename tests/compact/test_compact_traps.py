@@ -117,7 +117,8 @@ def test_whole_model_comes_back_with_a_warning():
     gated = bp.sparsify(GALLERY["mlp"].build(), "bb", example_inputs=GALLERY["mlp"].inputs())
     with pytest.warns(bp.BayespruneWarning, match="no unit is under its gate's threshold"):
         result = bp.compact(gated, GALLERY["mlp"].inputs())
-    assert result.certificate.after.parameters == result.certificate.before.parameters - sum(2 * n for n in result.kept.values())
+    assert result.certificate.after.parameters == result.certificate.before.parameters
+    assert result.certificate.after.bytes == result.certificate.before.bytes
 
 
 def test_grouped_convolutions_lose_whole_groups():
@@ -205,3 +206,23 @@ def test_one_input_is_example_enough():
         whole = GALLERY[name].inputs()
         with torch.no_grad():
             assert torch.allclose(result.model(*whole), gated(*whole), atol=1e-4), name
+
+
+@pytest.mark.parametrize("before_norm", [False, True])
+def test_a_branch_with_nothing_left_does_not_fix_the_size_of_feature_maps(before_norm):
+    class Beside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.left, self.right, self.both = nn.Conv2d(3, 8, 3), nn.Conv2d(3, 8, 3), nn.Conv2d(16, 4, 3, padding=1)
+            self.norm = nn.BatchNorm2d(8)
+
+        def forward(self, x):
+            return self.both(torch.cat([torch.relu(self.left(x)), self.norm(self.right(x))], dim=1))
+
+    model = randomise_norms(Beside()).double().eval()
+    gated = bp.sparsify(model, "bb", example_inputs=X, before_norm=before_norm)
+    name = "right.output_gate" if before_norm else "norm.output_gate"
+    result = bp.compact(prune_units(gated, {name: range(8)}), X)
+    assert not hasattr(result.model, "right")
+    larger = torch.randn(2, 3, 12, 9, dtype=torch.float64)
+    torch.testing.assert_close(result.model(larger), gated(larger), rtol=1e-12, atol=1e-12)

@@ -7,7 +7,7 @@ from torch import nn
 
 from bayesprune.attach import sparsify
 from bayesprune.errors import InputError
-from bayesprune.gates import gates
+from bayesprune.gates import gates, method_class
 from bayesprune.gates.hooks import put_on
 from bayesprune.gates.information_bottleneck import InformationBottleneck
 
@@ -75,3 +75,13 @@ def test_copies_of_a_gated_model_share_nothing():
             parameter.mul_(2.0)
     assert [gate.kl().item() for gate in gates(gated).values()] == before
     assert [gate.kl().item() for gate in gates(twin).values()] != before
+
+
+@pytest.mark.parametrize("method", ["bb", "dbb", "vib"])
+def test_a_sample_that_lost_its_batch_dimension(method):
+    """A linear layer takes a vector, so a gate on its input does too."""
+    layer = nn.Linear(5, 3)
+    put_on(layer, "input", method_class(method)(5, channel_dim=-1))
+    x = torch.randn(1, 5)
+    torch.testing.assert_close(layer.eval()(x[0]), layer(x)[0])
+    assert layer.train()(x[0]).shape == (3,)

@@ -13,9 +13,10 @@ from bayesprune.example_inputs import tensors_in, with_batch_size
 from bayesprune.graph import trace
 from bayesprune.graph.export_tracing import export_graph
 from bayesprune.graph.fx_tracing import fx_graph
+from bayesprune.graph.layer_types import LAYERS
 from bayesprune.graph.normalise import normalise
 from bayesprune.graph.tracing import relative_difference
-from bayesprune.graph.vocabulary import FUNCTIONS, INT_ARITHMETIC, LAYERS
+from bayesprune.graph.vocabulary import FUNCTIONS, INT_ARITHMETIC
 
 WORDS = {function.target for function in FUNCTIONS.values()} | set(INT_ARITHMETIC)
 FIXED_BATCH = {"vit_matmul", "static_batch_view"}
@@ -188,3 +189,27 @@ def test_code_that_draws_random_numbers():
 def test_examples_that_do_not_fit(example, message):
     with pytest.raises(InputError, match=message):
         trace(Steps(lambda y: y), example)
+
+
+@pytest.mark.parametrize(
+    ("rank", "options"),
+    [
+        (1, {"scale_factor": 2, "mode": "linear"}),
+        (2, {"scale_factor": 2}),
+        (2, {"size": (9, 7), "mode": "bilinear"}),
+        (2, {"scale_factor": 2.0, "mode": "bilinear", "align_corners": True}),
+        (2, {"scale_factor": 1.5, "mode": "bicubic"}),
+        (2, {"scale_factor": 2, "mode": "nearest-exact"}),
+        (3, {"scale_factor": 2, "mode": "trilinear"}),
+    ],
+)
+def test_resizing_is_one_word_for_both_tracers(rank, options):
+    class Resizing(nn.Module):
+        def forward(self, x):
+            return F.interpolate(x, **options)
+
+    inputs = (torch.randn(2, 3, *[5] * rank),)
+    for tracer in (fx_graph, export_graph):
+        graph = normalise(*tracer(Resizing(), inputs, {}), inputs, {})
+        assert [node.target for node in graph.graph.nodes if node.op == "call_function"] == [F.interpolate]
+        check(graph, Resizing(), inputs)

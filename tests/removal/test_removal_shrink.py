@@ -9,9 +9,9 @@ from torch import nn
 
 from bayesprune.example_inputs import tensors_in, with_batch_size
 from bayesprune.graph import trace
+from bayesprune.graph.layer_types import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from bayesprune.graph.recording import record
 from bayesprune.graph.tracing import relative_difference
-from bayesprune.graph.vocabulary import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from bayesprune.removal import analyse, shrink
 
 WEIGHTED = (nn.Linear, *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS)

@@ -11,8 +11,9 @@ from bayesprune.artifact.tensors import own_tensors, submodule, tensor_at, tenso
 from bayesprune.artifact.values import MalformedError, Reference, TensorShape
 from bayesprune.errors import InputError
 from bayesprune.example_inputs import ExampleInputs, arguments
+from bayesprune.graph.binding import function_of
 from bayesprune.graph.recording import positional
-from bayesprune.graph.vocabulary import INT_ARITHMETIC, function_of
+from bayesprune.graph.vocabulary import INT_ARITHMETIC
 
 
 def program_of(module: fx.GraphModule) -> Program:

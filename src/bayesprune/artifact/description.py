@@ -11,7 +11,8 @@ from bayesprune.artifact.layers import check_settings, forward_parameters, setti
 from bayesprune.artifact.network import NUMBER_WORDS
 from bayesprune.artifact.tables import table_from_json, table_to_json
 from bayesprune.artifact.values import MalformedError, decode, encode, references
-from bayesprune.graph.vocabulary import FUNCTIONS, LAYERS
+from bayesprune.graph.layer_types import LAYERS
+from bayesprune.graph.vocabulary import FUNCTIONS
 
 MAX_STEPS = 20_000
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}", re.ASCII)

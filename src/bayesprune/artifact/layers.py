@@ -14,7 +14,7 @@ from bayesprune.artifact.blueprint import LayerPlan
 from bayesprune.artifact.values import MalformedError
 from bayesprune.example_inputs import first_line
 from bayesprune.gates.hooks import has_other_hooks
-from bayesprune.graph.vocabulary import LAYERS
+from bayesprune.graph.layer_types import LAYERS
 
 _NO_SETTINGS = frozenset(
     {"self", "args", "kwargs", "device", "dtype", "process_group", "_weight", "_freeze", "init", "min_value", "max_value"}

@@ -10,7 +10,7 @@ from bayesprune.errors import InputError
 from bayesprune.gates import require_gates
 from bayesprune.gates.beta_bernoulli import BetaBernoulli
 from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
-from bayesprune.graph.vocabulary import BATCH_NORMS
+from bayesprune.graph.layer_types import BATCH_NORMS
 
 
 def make_dependent(gated: nn.Module, *, freeze_norms: bool = True, **hyperparameters: Any) -> nn.Module:

@@ -18,7 +18,7 @@ from bayesprune.attach.trial import Trial
 from bayesprune.example_inputs import ExampleInputs
 from bayesprune.gates.hooks import has_other_hooks
 from bayesprune.graph import trace
-from bayesprune.graph.vocabulary import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
+from bayesprune.graph.layer_types import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from bayesprune.models.description import GatePlace, LeftAlone
 from bayesprune.removal.analysis import shape_of, tensor_inputs
 from bayesprune.removal.factors import Factors

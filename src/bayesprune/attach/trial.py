@@ -5,7 +5,7 @@ from typing import cast
 import torch
 from torch import Tensor, fx
 
-from bayesprune.graph.vocabulary import MIXING_NORMS
+from bayesprune.graph.layer_types import MIXING_NORMS
 from bayesprune.removal import Analysis, analyse
 from bayesprune.removal.analysis import shape_of, tensor_inputs
 from bayesprune.removal.rules import rule_for

@@ -1,7 +1,7 @@
 """``compact``: the network that is left once the pruned units are gone."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, fx, nn
@@ -10,7 +10,7 @@ from bayesprune.attach.places import stated_example
 from bayesprune.compact.certificate import TOLERANCE, Certificate, GateOutcome, compare, tensor_arguments
 from bayesprune.compact.dependent import write_out
 from bayesprune.compact.units import factors_of, spread
-from bayesprune.cost import cost
+from bayesprune.cost import Cost, cost
 from bayesprune.errors import BayespruneWarning, InputError
 from bayesprune.example_inputs import ExampleInputs, tensors_in
 from bayesprune.gates import Gate, gates, require_gates
@@ -109,7 +109,7 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
         inputs=difference[2],
         gates={each.name: _outcome(each, analysis) for each in pruned},
         masks_left=tuple(masks_left),
-        before=cost(gated, inputs),
+        before=_cost_without_gates(gated, inputs),
         after=cost(small, tensor_arguments(small, inputs)),
         tracer=module.meta["tracer"],
         note=note,
@@ -165,6 +165,14 @@ def _outcome(each: _Pruned, analysis: Analysis) -> GateOutcome:
 def _units_in(gate: Gate, elements: Tensor, rank: int) -> int:
     """How many units have an element among these."""
     return sum(bool((spread(gate, one.double(), rank).bool() & elements).any()) for one in torch.eye(gate.num_units)[~gate.keep().cpu()])
+
+
+def _cost_without_gates(gated: nn.Module, inputs: ExampleInputs) -> Cost:
+    counted = cost(gated, inputs)
+    own = [*gates(gated).values()]
+    parameters = sum(tensor.numel() for gate in own for tensor in gate.parameters())
+    stored = sum(tensor.numel() * tensor.element_size() for gate in own for tensor in (*gate.parameters(), *gate.buffers()))
+    return replace(counted, parameters=counted.parameters - parameters, bytes=counted.bytes - stored)
 
 
 def _warn_if_nothing_is_pruned(found: dict[str, Gate]) -> None:

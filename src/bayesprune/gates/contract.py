@@ -139,6 +139,8 @@ class Gate(NoisyModule, ABC):
         return self.training if self.sampling is None else self.sampling
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == 1 and self.units.channel_dim == -1:  # One sample without its batch dimension, as linear layers take it.
+            return self.forward(x.unsqueeze(0)).squeeze(0)
         self.units.check(x)
         mask = self.sample_mask(x) if self.is_sampling else self.mean_mask(x)
         return x * self.units.spread(mask.to(x.dtype), x)

@@ -10,9 +10,10 @@ from torch import Tensor, fx, nn
 from bayesprune.errors import InputError
 from bayesprune.gates import Gate
 from bayesprune.gates.hooks import without_gates
+from bayesprune.graph.binding import bind, function_of
 from bayesprune.graph.functional_layers import NotALayerError, layer_maker
 from bayesprune.graph.recording import record
-from bayesprune.graph.vocabulary import FUNCTIONS, INT_ARITHMETIC, MOVEMENT, Function, bind, function_of
+from bayesprune.graph.vocabulary import FUNCTIONS, INT_ARITHMETIC, MOVEMENT, Function
 
 _SAME_TENSOR = frozenset({"contiguous", "clone", "alias", "lift_fresh_copy", "requires_grad_"})
 _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat)

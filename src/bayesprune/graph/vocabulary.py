@@ -1,11 +1,10 @@
-"""The closed list of layers and functions that the internal graph is written in.
+"""The closed list of functions that the internal graph is written in; that of layers is in ``layer_types``.
 
 Tracers translate whatever a model calls into these words; removal has a rule for each; an artifact may contain nothing else. A function has
 one spelling here, with the tensors it reads as positional arguments and everything else by keyword.
 """
 
 import ast
-import inspect
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,39 +12,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
-
-LINEARS = (nn.Linear,)
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-TRANSPOSED_CONVOLUTIONS = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-MIXING_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
-DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-ACTIVATIONS = (
-    nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, nn.Hardtanh, nn.Tanh,
-    nn.Sigmoid, nn.Hardsigmoid, nn.Softplus, nn.Softsign, nn.Softshrink, nn.Hardshrink, nn.Tanhshrink, nn.LogSigmoid, nn.Threshold,
-)  # fmt: skip
-MAX_POOLINGS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d)
-PADDED_AVERAGE_POOLINGS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
-ADAPTIVE_AVERAGE_POOLINGS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
-POOLINGS = (*MAX_POOLINGS, *PADDED_AVERAGE_POOLINGS, *ADAPTIVE_AVERAGE_POOLINGS)
-UPSAMPLINGS = (nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d)
-PADDINGS = (
-    nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d, nn.ReflectionPad1d, nn.ReflectionPad2d,
-    nn.ReflectionPad3d, nn.ReplicationPad1d, nn.ReplicationPad2d, nn.ReplicationPad3d, nn.CircularPad1d, nn.CircularPad2d, nn.CircularPad3d,
-)  # fmt: skip
-MOVEMENT_LAYERS = (nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle)
-OTHER_LAYERS = (nn.Embedding, nn.PReLU, nn.GLU, nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin, nn.LSTM, nn.GRU, nn.RNN, nn.Bilinear)
-
-LAYERS: dict[str, type[nn.Module]] = {
-    layer.__name__: layer
-    for layer in (
-        *LINEARS, *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS, *BATCH_NORMS, *INSTANCE_NORMS, *MIXING_NORMS, *DROPOUTS, *ACTIVATIONS, *POOLINGS,
-        *UPSAMPLINGS, *PADDINGS, *MOVEMENT_LAYERS, *OTHER_LAYERS,
-    )
-}  # fmt: skip
-"""Layer types by name."""
 
 
 @dataclass(frozen=True)
@@ -72,30 +38,23 @@ class Function:
         return "call_method" if isinstance(self.target, str) else "call_function"
 
 
+RESIZING = (
+    {f"upsample_nearest{rank}d": "nearest" for rank in (1, 2, 3)}
+    | {f"_upsample_nearest_exact{rank}d": "nearest-exact" for rank in (1, 2, 3)}
+    | {
+        "upsample_linear1d": "linear",
+        "upsample_bilinear2d": "bilinear",
+        "upsample_trilinear3d": "trilinear",
+        "upsample_bicubic2d": "bicubic",
+    }
+)
+"""Operators of ATen for which we say ``interpolate``, and the mode that each stands for."""
+
 FUNCTIONS: dict[str, Function] = {}
 """Functions by name."""
-_BY_CALLABLE: dict[Any, Function] = {}
-_BY_METHOD: dict[str, Function] = {}
-_BY_ATEN: dict[str, Function] = {}
-_RENAMED = {
-    "self": "input",
-    "tensor": "input",
-    "x": "input",
-    "a": "input",
-    "b": "other",
-    "mat2": "other",
-    "exponent": "other",
-    "size": "shape",
-    "split_size": "sections",
-    "split_sizes": "sections",
-    "split_size_or_sections": "sections",
-    "indices_or_sections": "sections",
-    "axis": "dim",
-    "axis0": "dim0",
-    "axis1": "dim1",
-    "keepdims": "keepdim",
-}
-"""Parameter names of torch and ATen -> ours."""
+BY_CALLABLE: dict[Any, Function] = {}
+BY_METHOD: dict[str, Function] = {}
+BY_ATEN: dict[str, Function] = {}
 
 
 def _word(
@@ -118,11 +77,11 @@ def _word(
     function = Function(name, target, tuple(parameters), tensors, defaults, gathers)
     FUNCTIONS[name] = function
     for alias in (*aliases, *(() if isinstance(target, str) else (target,))):
-        _BY_CALLABLE[alias] = function
+        BY_CALLABLE[alias] = function
     for method in methods.split() or ([target] if isinstance(target, str) else []):
-        _BY_METHOD[method] = function
+        BY_METHOD[method] = function
     for overload in aten.split():
-        _BY_ATEN[overload] = function
+        BY_ATEN[overload] = function
 
 
 def _literal(text: str) -> Any:
@@ -137,7 +96,7 @@ for _name in ("sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "abs", "neg", "s
               "round", "sign", "log1p", "expm1", "logical_not"):  # fmt: skip
     _aliases = tuple(f for f in (getattr(F, _name, None), getattr(torch, f"{_name}_", None), getattr(torch.special, _name, None)) if f)
     _word(_name, getattr(torch, _name), aliases=_aliases, methods=f"{_name} {_name}_", aten=f"{_name}.default {_name}_.default")
-_BY_CALLABLE[operator.neg] = FUNCTIONS["neg"]
+BY_CALLABLE[operator.neg] = FUNCTIONS["neg"]
 _word(
     "relu",
     torch.relu,
@@ -310,6 +269,7 @@ _word(
     "interpolate",
     F.interpolate,
     "input size=None scale_factor=None mode=nearest align_corners=None recompute_scale_factor=None antialias=False",
+    aten=" ".join(f"{operator_name}.vec" for operator_name in RESIZING),
 )
 _word("pad", F.pad, "input pad mode=constant value=None", aten="pad.default constant_pad_nd.default")
 
@@ -342,55 +302,3 @@ MOVEMENT = frozenset((
 # fmt: on
 HOMOGENEOUS = frozenset({"relu", "leaky_relu"})
 """f(s x) = s f(x) for s > 0, among the functions that work element by element."""
-
-
-def function_of(op: str, target: Any) -> Function | None:
-    """The word for what an ``fx`` node calls, or None."""
-    if op == "call_method":
-        return _BY_METHOD.get(target)
-    overload = getattr(target, "_overloadname", None)
-    if overload is not None:
-        return _BY_ATEN.get(f"{target._schema.name.removeprefix('aten::')}.{overload}") if target.namespace == "aten" else None
-    try:
-        return _BY_CALLABLE.get(target)
-    except TypeError:
-        return None
-
-
-def bind(function: Function, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """The arguments of a call by the parameter names of the vocabulary; None where they do not fit."""
-    if function.gathers is not None:
-        position = function.parameters.index(function.gathers)
-        if len(args) > position and not isinstance(args[position], (tuple, list, type(None))):
-            several = args[position:]
-            # x.mean(1, True) is one dimension and keepdim; x.mean(1, 2) would be two.
-            if function.gathers != "dim" or (len(several) > 1 and all(type(each) is int for each in several)):
-                args = (*args[:position], several)
-    names = _parameter_names(function, target)
-    if len(args) > len(names):
-        return None
-    bound = dict(zip(names, args, strict=False))
-    for name, value in kwargs.items():
-        bound[_RENAMED.get(name, name)] = value
-    unknown = {name: value for name, value in bound.items() if name not in function.parameters}
-    if any(value is not None and name not in _HARMLESS for name, value in unknown.items()):
-        return None
-    bound = {name: bound[name] for name in function.parameters if name in bound}
-    missing = [name for name in function.parameters if name not in bound and name not in function.defaults]
-    return None if missing else function.defaults | bound
-
-
-_HARMLESS = frozenset(
-    {"memory_format", "pin_memory", "implicit", "device", "layout", "_stacklevel", "requires_grad", "non_blocking", "copy"}
-)
-
-
-def _parameter_names(function: Function, target: Any) -> tuple[str, ...]:
-    schema = getattr(target, "_schema", None)
-    if schema is not None:
-        return tuple(_RENAMED.get(argument.name, argument.name) for argument in schema.arguments)
-    if inspect.isfunction(target):  # Python functions of torch may order their parameters in a way of their own.
-        names = tuple(_RENAMED.get(name, name) for name in inspect.signature(target).parameters)
-        if set(function.parameters) & set(names):
-            return names
-    return function.parameters

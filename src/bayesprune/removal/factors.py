@@ -13,7 +13,15 @@ from torch.nn.utils import parametrize
 
 from bayesprune.gates import Gate
 from bayesprune.gates.hooks import without_gates
-from bayesprune.graph.vocabulary import DROPOUTS, HOMOGENEOUS, MAX_POOLINGS, POOLINGS, TRANSPOSED_CONVOLUTIONS, UPSAMPLINGS, function_of
+from bayesprune.graph.binding import function_of
+from bayesprune.graph.layer_types import (
+    DROPOUTS,
+    MAX_POOLINGS,
+    POOLINGS,
+    TRANSPOSED_CONVOLUTIONS,
+    UPSAMPLINGS,
+)
+from bayesprune.graph.vocabulary import HOMOGENEOUS
 from bayesprune.removal.analysis import Analysis, shape_of, tensor_inputs
 from bayesprune.removal.rules import rule_for
 from bayesprune.removal.rules.layers import Convolution, Linear

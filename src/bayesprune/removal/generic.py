@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from bayesprune.graph.vocabulary import BATCH_NORMS, INSTANCE_NORMS, MIXING_NORMS
+from bayesprune.graph.layer_types import BATCH_NORMS, INSTANCE_NORMS, MIXING_NORMS
 
 _NORMS = (*BATCH_NORMS, *INSTANCE_NORMS, *MIXING_NORMS)
 

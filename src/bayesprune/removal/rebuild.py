@@ -104,7 +104,7 @@ class Rebuild:
         """The node's result in exactly this layout."""
         key = (node, *((dim, tuple(labels.tolist())) for dim, labels in sorted(layout.items())))
         if key not in self._supplied:
-            self._supplied[key] = self._constant(node, layout) if self.is_constant(node) else self._converted(node, layout)
+            self._supplied[key] = self.constant(node, layout) if self.is_constant(node) else self._converted(node, layout)
         return self._supplied[key]
 
     def _converted(self, node: fx.Node, layout: Layout) -> fx.Node:
@@ -153,16 +153,23 @@ class Rebuild:
         filling = self.say("expand", self.tensor("constant", self.like(node, values), trainable=True), shape=sizes)
         return self.say("cat", (new, filling), dim=dim)
 
-    def _constant(self, node: fx.Node, layout: Layout) -> fx.Node:
-        """A result that is the same for every input."""
+    def constant(self, node: fx.Node, layout: Layout, beside: fx.Node | None = None) -> fx.Node:
+        """A result that is the same for every input, in this layout.
+
+        Its size is that of ``beside``, a node of the new graph, in the dimensions that are not in the layout; by default it is that of the
+        example.
+        """
         fact = self.analysis.known[node]
         values, shape = fact.value, shape_of(node)
         for dim, labels in layout.items():
             if values.shape[dim] > 1:
                 values = values.index_select(dim, labels)
         sizes: list[Any] = [len(layout[dim]) if dim in layout else size for dim, size in enumerate(shape)]
-        for dim in node.meta["varies"]:
-            sizes[dim] = self.size_like(node, dim)
+        for dim in range(len(shape)):
+            if beside is not None and dim not in layout:
+                sizes[dim] = self.say("size", beside, dim=dim)
+            elif dim in node.meta["varies"]:
+                sizes[dim] = self.size_like(node, dim)
         return self.say("expand", self.tensor("constant", self.like(node, values), trainable=True), shape=tuple(sizes))
 
     def size_like(self, node: fx.Node, dim: int) -> fx.Node:

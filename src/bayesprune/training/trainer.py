@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bayesprune.errors import DivergedError, StorageError
 from bayesprune.gates import gates
-from bayesprune.graph.vocabulary import BATCH_NORMS
+from bayesprune.graph.layer_types import BATCH_NORMS
 from bayesprune.noise import NoiseKeys, derive_seed
 from bayesprune.objective import KLScale, linear_warmup, negative_elbo, param_groups
 from bayesprune.training.divergence import find_nonfinite

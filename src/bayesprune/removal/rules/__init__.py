@@ -5,23 +5,21 @@ from typing import cast
 from torch import fx, nn
 
 from bayesprune.gates.hooks import has_other_hooks
-from bayesprune.graph.vocabulary import (
+from bayesprune.graph.binding import function_of
+from bayesprune.graph.layer_types import (
     ACTIVATIONS,
     BATCH_NORMS,
     CONVOLUTIONS,
     DROPOUTS,
-    ELEMENTWISE,
-    FUNCTIONS,
     INSTANCE_NORMS,
     MIXING_NORMS,
-    MOVEMENT,
     MOVEMENT_LAYERS,
     PADDINGS,
     POOLINGS,
     TRANSPOSED_CONVOLUTIONS,
     UPSAMPLINGS,
-    function_of,
 )
+from bayesprune.graph.vocabulary import ELEMENTWISE, FUNCTIONS, MOVEMENT
 from bayesprune.removal.analysis import Analysis, shape_of, tensor_inputs
 from bayesprune.removal.rules.contract import Attribute, Number, Output, Placeholder, Rule, Size
 from bayesprune.removal.rules.elementwise import Activation, Combination

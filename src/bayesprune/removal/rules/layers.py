@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, fx, nn
 
-from bayesprune.graph.vocabulary import TRANSPOSED_CONVOLUTIONS
+from bayesprune.graph.layer_types import TRANSPOSED_CONVOLUTIONS
 from bayesprune.removal.analysis import Analysis, everything, shape_of, tensor_inputs
 from bayesprune.removal.rules.contract import Rule
 from bayesprune.removal.status import Known, along, is_along_only, known, on_dimension

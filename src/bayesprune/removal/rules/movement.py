@@ -191,13 +191,15 @@ class Concatenation(Rule):
 
     def rebuild(self, build: "Rebuild", node: fx.Node) -> None:
         dim, start = self.dim(node), 0
-        sources, labels = [], []
+        parts, labels = [], []
         for part in self.parts(node):
             if part in build.new or part in build.analysis.needed:
-                own = build.labels(part, dim)
-                sources.append(build.supply(part, {dim: own}))
-                labels.append(own + start)
+                labels.append(build.labels(part, dim) + start)
+                parts.append((part, {dim: labels[-1] - start}))
             start += shape_of(part)[dim]
+        computed = {part: build.supply(part, layout) for part, layout in parts if not build.is_constant(part)}
+        beside = next(iter(computed.values()), None)
+        sources = [computed[part] if part in computed else build.constant(part, layout, beside) for part, layout in parts]
         new = build.say("cat", tuple(sources), dim=dim) if len(sources) > 1 else sources[0]
         build.enter(node, new, {dim: torch.cat(labels)})
 
