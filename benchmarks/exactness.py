@@ -495,7 +495,7 @@ inside a residual branch, in the hidden layer of a transformer's MLP, through th
 
 `sparsify` and `compact` of {big}, {big_parameters} million parameters, {big_gates} gates and an example of shape {big_shape}, take
 {big_sparsify} s and {big_compact} s, **{big_total} s** together (the median of {big_runs} runs, {big_least} to
-{big_most} s), on {threads} threads of a machine that others used as well, its load {load} before.
+{big_most} s), on {threads} threads; the machine's load was {load} before.
 The other networks take {least} to {most} s, in a new process on {other_threads}.
 
 {versions}

@@ -199,7 +199,10 @@ class Rebuild:
 
     def same(self, value: Any) -> Any:
         """A copy of a layer or tensor; what was tied in the old network is tied in the new one."""
-        return copy.deepcopy(value, self._copies)
+        twin = copy.deepcopy(value, self._copies)
+        if isinstance(twin, nn.RNNBase):
+            twin.flatten_parameters()  # A copy's weights do not lie together, which every call would have to mend.
+        return twin
 
 
 def _is_whole(labels: Tensor, size: int) -> bool:
