@@ -165,3 +165,31 @@ def test_transformers_that_only_export_can_follow(method):
     with torch.no_grad():
         source, target = torch.randn(3, 5, WIDTH), torch.randn(3, 4, WIDTH)
         torch.testing.assert_close(result.model.eval()(source, target), gated(source, target), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_first": False}, {"need_weights": True}], ids=str)
+def test_attention_that_only_torch_export_can_follow(options):
+    class Branching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Linear(6, WIDTH)
+            self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=options.get("batch_first", True))
+            self.head = nn.Linear(WIDTH, 3)
+
+        def forward(self, x):
+            y = self.embed(x) if x.shape[-1] > 5 else x
+            y = y + self.attention(y, y, y, need_weights=options.get("need_weights", False))[0]
+            if isinstance(x, torch.fx.Proxy):
+                raise RuntimeError("torch.fx does not get past this")
+            return self.head(y)
+
+    torch.manual_seed(0)
+    model, x = Branching().double().eval(), torch.randn(3, 5, 6, dtype=torch.float64)
+    gated = bp.sparsify(model, "bb", example_inputs=x)
+    assert gates(gated)["attention.head_gate"].num_units == HEADS
+    with torch.no_grad():
+        gates(gated)["attention.head_gate"].raw_a[0] = -20.0
+    result = bp.compact(gated, x)
+    assert result.certificate.tracer == "torch.export"
+    assert result.max_rel_error <= 1e-12
+    assert result.certificate.after.macs < result.certificate.before.macs

@@ -1,13 +1,15 @@
 import copy
+import sys
 
 import pytest
 import torch
 from torch import nn
 
-from bayesprune.attach import sparsify
+from bayesprune.attach import placement, sparsify
 from bayesprune.errors import InputError
 from bayesprune.gates import METHODS, gates
 from bayesprune.models import LeNet5Caffe, LeNet500300, VGGLike
+from bayesprune.models.description import GatePlace
 
 CASES = {
     "lenet-500-300": (lambda: LeNet500300(widths=(6, 5), input_shape=(1, 4, 4)), (1, 4, 4)),
@@ -211,3 +213,19 @@ def test_unknown_names():
 def test_hyper_parameters_are_checked(threshold):
     with pytest.raises(InputError, match="threshold must be a finite number above zero"):
         sparsify(CASES["mlp"][0](), "bb", threshold=threshold)
+
+
+def test_a_gate_that_the_model_runs_past_is_not_left_in(monkeypatch):
+    class Aside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.aside, self.last = nn.Linear(4, 5), nn.Linear(4, 5), nn.Linear(5, 2)
+
+        def forward(self, x):
+            return self.last(torch.relu(self.used(x)))
+
+    places = [GatePlace(path, "input", 4 if path != "last" else 5, path, "inputs", -1) for path in ("used", "aside", "last")]
+    monkeypatch.setattr(sys.modules["bayesprune.attach.sparsify"], "find_places", lambda *_: (list(places), []))
+    gated = sparsify(Aside(), "bb", example_inputs=torch.randn(2, 4))
+    assert list(gates(gated)) == ["used.input_gate", "last.input_gate"]
+    assert [row.layer for row in placement(gated).left_alone] == ["aside"]

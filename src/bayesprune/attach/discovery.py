@@ -158,7 +158,7 @@ class _Discovery:
             self._enter(GatePlace(path, "input", layer.in_features, path, "inputs", -1), None, status)
             self.touched.add(path)
             return None
-        if self._is_flattened(source, read):
+        if owner.equal(torch.arange(layer.in_features)) and self._is_flattened(source, read):
             self._enter(GatePlace(path, "input", layer.in_features, path, "inputs", -1), None, owner)
             self.touched.add(path)
             return None

@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from typing import Any
@@ -62,22 +62,42 @@ def sparsify(
     check_hyperparameters(gate_class, hyperparameters)
     if gates(model):
         raise InputError("the model has gates already: give the plain model, or go on with make_dependent")
-    gated = copy.deepcopy(model)
     chosen = partial(_is_chosen, include=include, exclude=exclude)
-    places, left_alone = find_places(gated, example_inputs, before_norm, gate_class.signed, chosen)
+    places, left_alone = find_places(copy.deepcopy(model), example_inputs, before_norm, gate_class.signed, chosen)
+    make = partial(gate_class, **(dict(getattr(model, "gate_defaults", {}).get(method, {})) | hyperparameters))
+    gated = _with_gates(model, places, make)
+    idle = set() if example_inputs is None else _idle(gated, example_inputs)
+    if idle:
+        left_alone += [LeftAlone(places[position].controls, "it is called in a way that a gate cannot follow") for position in sorted(idle)]
+        places = [place for position, place in enumerate(places) if position not in idle]
+        gated = _with_gates(model, places, make)
     if not places:
         raise InputError(_nothing_gated(model, left_alone))
-    defaults = getattr(model, "gate_defaults", {}).get(method, {})
-    for position, place in enumerate(places):
-        groups = None if place.groups is None else torch.tensor(place.groups)
-        gate = gate_class(place.units, channel_dim=place.channel_dim, groups=groups, **(dict(defaults) | hyperparameters))
-        gate.position = position
-        _attach(gated, place, gate)
     remember_left_alone(gated, left_alone)
     _switch_off_fixed_dropout(gated)
-    if example_inputs is not None:
-        run_example(gated, example_inputs)
     return gated
+
+
+def _with_gates(model: nn.Module, places: Sequence[GatePlace], make: Callable[..., Gate]) -> nn.Module:
+    """A copy of the model with a gate at each place."""
+    gated = copy.deepcopy(model)
+    for position, place in enumerate(places):
+        groups = None if place.groups is None else torch.tensor(place.groups)
+        gate = make(place.units, channel_dim=place.channel_dim, groups=groups)
+        gate.position = position
+        _attach(gated, place, gate)
+    return gated
+
+
+def _idle(gated: nn.Module, example_inputs: ExampleInputs) -> set[int]:
+    """The positions of gates that the model runs past: whatever they learn, nothing would come of it."""
+    found = gates(gated).values()
+    idle = {gate.position for gate in found}
+    hooks = [gate.register_forward_hook(lambda gate, _inputs, _output: idle.discard(gate.position)) for gate in found]
+    run_example(gated, example_inputs)
+    for hook in hooks:
+        hook.remove()
+    return idle
 
 
 def _nothing_gated(model: nn.Module, left_alone: Sequence[LeftAlone]) -> str:
