@@ -3,7 +3,7 @@
 import pytest
 import torch
 from gallery import GALLERY
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -64,6 +64,7 @@ def test_shrunk_network_is_the_same(name, share):
 
 
 @settings(max_examples=20)
+@example(name="vit_bmm", share=0.75, seed=11)  # Heads lie in the dimension of the batch, and one layer asks for fewer than there are.
 @given(name=st.sampled_from(sorted(GALLERY)), share=st.floats(0, 1), seed=st.integers(0, 10_000))
 def test_some_zeros(name, share, seed):
     check(name, share, seed)

@@ -16,11 +16,16 @@ Layout: TypeAlias = dict[int, Tensor]
 
 
 class CannotRemoveError(Exception):
-    """A node cannot work with less than its whole inputs."""
+    """A node cannot work with less than its whole inputs.
+
+    Attributes:
+        node: whose result cannot be had in the layout that is asked for.
+        asked_by: the node that was being written when it was asked for.
+    """
 
     def __init__(self, node: fx.Node, reason: str) -> None:
         super().__init__(f"{node.name}: {reason}")
-        self.node = node
+        self.node = self.asked_by = node
 
 
 class Rebuild:

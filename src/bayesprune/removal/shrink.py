@@ -20,16 +20,18 @@ from bayesprune.removal.status import Known, compressed, known
 def shrink(module: fx.GraphModule, rigid: frozenset[fx.Node] = frozenset()) -> tuple[fx.GraphModule, Analysis]:
     """A smaller graph that computes the same, and the analysis it rests on.
 
-    A node that turns out to need its whole inputs is taken as a black box, and the rest is done again.
+    A node that turns out to need its whole inputs, or else the one that asks for less of them than there is, is taken as a black box, and
+    the rest is done again.
     """
     while True:
         analysis = analyse(module, rigid)
         try:
             return rebuild(analysis), analysis
         except CannotRemoveError as obstacle:
-            if obstacle.node in rigid:
+            blamed = {obstacle.node, obstacle.asked_by} - rigid
+            if not blamed:
                 raise
-            rigid = rigid | {obstacle.node}
+            rigid = rigid | {obstacle.node if obstacle.node in blamed else obstacle.asked_by}
 
 
 def analyse(
@@ -118,7 +120,11 @@ def rebuild(analysis: Analysis) -> fx.GraphModule:
     for node in analysis.module.graph.nodes:
         computed = node in analysis.needed and node not in analysis.constant
         if computed or node.op in ("placeholder", "output") or "value" in node.meta:
-            rule_for(analysis, node).rebuild(build, node)
+            try:
+                rule_for(analysis, node).rebuild(build, node)
+            except CannotRemoveError as obstacle:
+                obstacle.asked_by = node
+                raise
     return build.module()
 
 
