@@ -22,7 +22,7 @@ optimizer = torch.optim.Adam(bp.param_groups(gated, lr=2e-3, gate_lr=1e-1))
 for step in range(steps):
     batch = torch.randint(len(x), (100,))
     nll = F.cross_entropy(gated(x[batch]), y[batch])
-    loss = bp.negative_elbo(nll, gated, n_data=len(x), kl_scale=20.0 * bp.linear_warmup(step, steps // 2))
+    loss = bp.negative_elbo(nll, gated, n_data=len(x), kl_scale=20.0, warmup=bp.linear_warmup(step, steps // 2))
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

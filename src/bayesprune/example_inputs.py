@@ -1,11 +1,11 @@
 """Example inputs of any model: a tensor, a tuple of positional arguments or a dictionary of keyword arguments."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from bayesprune.errors import InputError
 
@@ -84,6 +84,38 @@ def with_batch_size(example_inputs: ExampleInputs, size: int) -> ExampleInputs:
     args, kwargs = arguments(example_inputs)
     changed: ExampleInputs = tree_map_only(Tensor, resized, kwargs or args)
     return changed
+
+
+def with_other_sizes(example_inputs: ExampleInputs) -> Iterator[list[ExampleInputs]]:
+    """The inputs in other sizes than that of the batch: longer sequences, smaller images.
+
+    Dimensions of one size, in all tensors, change together, because they often mean the same; each by itself comes after that. Every item
+    is a list of alternatives, of which one is enough. Which of them a model takes only the model knows.
+    """
+    now = batch_size(example_inputs)
+    args, kwargs = arguments(example_inputs)
+    leaves, structure = tree_flatten(kwargs or args)
+    places = [
+        (position, dim)
+        for position, leaf in enumerate(leaves)
+        if isinstance(leaf, Tensor)
+        for dim, size in enumerate(leaf.shape)
+        if size > 1 and (dim > 0 or size != now)
+    ]
+    sizes = list(dict.fromkeys(leaves[position].shape[dim] for position, dim in places))
+    groups = [[place for place in places if leaves[place[0]].shape[place[1]] == size] for size in sizes]
+    alone = [[place] for group in groups if len(group) > 1 for place in group]
+    for group in (*groups, *alone):
+        position, dim = group[0]
+        size = leaves[position].shape[dim]
+        alternatives = []
+        for other in (size // 2 if size % 2 == 0 else size - 1, 2 * size):
+            changed = list(leaves)
+            for position, dim in group:
+                index = torch.arange(other, device=leaves[position].device) % size
+                changed[position] = changed[position].index_select(dim, index)
+            alternatives.append(tree_unflatten(changed, structure))
+        yield alternatives
 
 
 def first_line(error: BaseException) -> str:

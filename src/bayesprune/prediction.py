@@ -11,12 +11,17 @@ from bayesprune.gates import gates, require_gates
 from bayesprune.noise import NoisyModule
 
 
+def softmax(logits: Tensor) -> Tensor:
+    """Probabilities over the last dimension."""
+    return torch.softmax(logits, dim=-1)
+
+
 def predict(
     model: nn.Module,
     x: Tensor,
     *,
     samples: int | None = None,
-    activation: Callable[[Tensor], Tensor] | None = lambda logits: torch.softmax(logits, dim=-1),
+    activation: Callable[[Tensor], Tensor] | None = softmax,
 ) -> Tensor:
     """What the model predicts for a batch, as probabilities.
 

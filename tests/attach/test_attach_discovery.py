@@ -14,14 +14,15 @@ EXPECTED = {
     "conv1d": "outputs of 0: 10, outputs of 4: 12, inputs of 9: 96, inputs of 12: 16",
     "grouped_conv": "outputs of stem: 12, outputs of conv2: 4, outputs of conv3: 12, outputs of widening: 4",
     "groupnorm_net": "outputs of conv1: 4, outputs of conv2: 4",
-    "layernorm_net": "inputs of stage1.pwconv2: 24, inputs of stage2.pwconv2: 36",
+    "layernorm_net": "inputs of stage1.pwconv2: 24, outputs of stage1.pwconv2: 8, "
+    "inputs of stage2.pwconv2: 36, outputs of stage2.pwconv2: 12",
     "swiglu": "inputs of embed: 10, inputs of layers.0.w3: 24, outputs of layers.0.w3: 16, "
     "inputs of layers.1.w3: 20, outputs of layers.1.w3: 16",
     "shared_layer": "outputs of conv_out: 12",
     "tied_weights": "inputs of fc2: 24, outputs of fc2: 16",
     "lstm_tail": "outputs of conv1: 8",
     "transposed_autoencoder": "outputs of encoder.0: 8, outputs of encoder.2: 12, inputs of bottleneck: 192, "
-    "inputs of expand: 10, outputs of deconv1: 8",
+    "inputs of expand: 10, outputs of expand: 12, outputs of deconv1: 8",
 }  # fmt: skip
 REASONS = {
     "groupnorm_net": {"conv3": "norm3 (GroupNorm) normalises its units together"},

@@ -211,7 +211,7 @@ def test_unknown_names():
 
 @pytest.mark.parametrize("threshold", [0.0, -1.0, float("nan")])
 def test_hyper_parameters_are_checked(threshold):
-    with pytest.raises(InputError, match="threshold must be a finite number above zero"):
+    with pytest.raises(InputError, match="threshold must be a number between 0 and 1"):
         sparsify(CASES["mlp"][0](), "bb", threshold=threshold)
 
 
@@ -229,3 +229,18 @@ def test_a_gate_that_the_model_runs_past_is_not_left_in(monkeypatch):
     gated = sparsify(Aside(), "bb", example_inputs=torch.randn(2, 4))
     assert list(gates(gated)) == ["used.input_gate", "last.input_gate"]
     assert [row.layer for row in placement(gated).left_alone] == ["aside"]
+
+
+def test_of_a_compiled_model_the_one_inside_is_taken():
+    model, x = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), torch.randn(3, 4)
+    gated = sparsify(torch.compile(model, backend="eager"), "bb", example_inputs=x)
+    assert type(gated) is nn.Sequential
+    assert list(gates(gated)) == ["0.input_gate", "2.input_gate"]
+    assert not gates(model)
+
+
+@pytest.mark.filterwarnings("ignore:`?torch.nn.utils.weight_norm")
+def test_a_model_that_cannot_be_copied():
+    model = nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(4, 6)), nn.ReLU(), nn.Linear(6, 2))
+    with pytest.raises(InputError, match=r"Sequential cannot be copied.*use torch\.nn\.utils\.parametrizations\.weight_norm"):
+        sparsify(model, "bb", example_inputs=torch.randn(3, 4))

@@ -59,7 +59,7 @@ def test_a_negative_number_of_units(method):
         METHODS[method](-1)
 
 
-@pytest.mark.parametrize("channel_dim", [0, 2, -2])
+@pytest.mark.parametrize("channel_dim", [0, 2, -2, 1.0, -1.0, True])
 def test_a_channel_dimension_that_is_not_supported(method, channel_dim):
     with pytest.raises(InputError, match=r"channel_dim is 1, or -1"):
         METHODS[method](3, channel_dim=channel_dim)
@@ -83,8 +83,15 @@ def test_hyper_parameters_that_are_not_finite(method, value):
 @pytest.mark.parametrize("value", [0.0, -1.0])
 @pytest.mark.parametrize(("method", "name"), positive_hyper_parameters())
 def test_hyper_parameters_that_must_be_positive(method, name, value):
-    with pytest.raises(InputError, match=f"{name} must be a finite number above zero, not {value}"):
+    with pytest.raises(InputError, match=f"{name} must be a (finite number above zero|number between 0 and 1), not {value}"):
         METHODS[method](3, **{name: value})
+
+
+@pytest.mark.parametrize("value", [1.0, 5, "a"])
+@pytest.mark.parametrize("method", ["bb", "dbb", "gd"])
+def test_a_threshold_on_a_probability_is_one(method, value):
+    with pytest.raises(InputError, match=f"threshold must be a number between 0 and 1, not {value!r}"):
+        METHODS[method](3, threshold=value)
 
 
 @pytest.mark.parametrize("name", ["price", "precision"])

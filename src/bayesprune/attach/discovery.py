@@ -1,19 +1,21 @@
 """Gate places in any model, found by walking its graph.
 
 Convolutions are gated at their outputs, after the norm and activation that follow; linear layers at their inputs, as in the paper, the
-network's own inputs included; attention by whole heads; the last layer of a residual branch at its outputs. A place is taken only if a
-trial shows that its units can really be removed.
+network's own inputs included; attention by whole heads; the last layer of a residual branch at its outputs. Where several layers read what
+a linear layer computes, or no gate on the inputs of another layer makes it compute less, it is gated at its outputs. A place is taken only
+if a trial shows that its units can really be removed.
 """
 
 import math
-import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, cast
 
 import torch
 from torch import Tensor, fx, nn
 
+from bayesprune.attach import reasons, units
 from bayesprune.attach.sites import Sites, block_of, is_depthwise
+from bayesprune.attach.sources import Sources
 from bayesprune.attach.trial import Trial
 from bayesprune.example_inputs import ExampleInputs
 from bayesprune.gates.hooks import has_other_hooks
@@ -23,12 +25,10 @@ from bayesprune.models.description import GatePlace, LeftAlone
 from bayesprune.removal.analysis import shape_of, tensor_inputs
 from bayesprune.removal.factors import Factors
 from bayesprune.removal.rules import rule_for
-from bayesprune.removal.rules.elementwise import Activation, Combination
+from bayesprune.removal.rules.elementwise import Combination
 from bayesprune.removal.rules.layers import Convolution, Linear
-from bayesprune.removal.rules.mixing import Attention, Product
-from bayesprune.removal.rules.movement import Movement, moved
-from bayesprune.removal.rules.norms import ChannelNorm, SpatialOperation
-from bayesprune.removal.status import compressed, is_along_only, on_dimension
+from bayesprune.removal.rules.mixing import Attention, Product, Softmax
+from bayesprune.removal.status import on_dimension
 
 
 def discover(
@@ -57,13 +57,16 @@ class _Discovery:
         self.trial = Trial(module)
         self.analysis = self.trial.baseline
         self.sites = Sites(model, self.analysis)
+        self.sources = Sources(self.analysis)
         self.factors = Factors(module)
         self.places: list[GatePlace] = []
         self.reasons: dict[str, str] = {}
         """Layers without a gate, and why; those that some gate makes smaller are struck out at the end."""
-        self.touched: set[str] = set()
+        self.fewer_outputs: set[str] = set()
+        self.fewer_inputs: set[str] = set()
 
     def run(self) -> tuple[list[GatePlace], list[LeftAlone]]:
+        allowed = []
         for node in self.module.graph.nodes:
             if node.op != "call_module":
                 continue
@@ -72,11 +75,23 @@ class _Discovery:
                 continue
             reason = self._refusal(node, layer)
             if reason is None:
+                allowed.append((node, layer))
                 reason = self._linear(node, layer) if isinstance(layer, nn.Linear) else self._convolution(node, layer)
             if reason is not None:
                 self.reasons.setdefault(str(node.target), reason)
-        left_alone = [LeftAlone(path, reason) for path, reason in self.reasons.items() if path not in self.touched]
-        return self.places, left_alone
+        for node, layer in allowed:
+            if isinstance(layer, nn.Linear) and str(node.target) not in self.fewer_outputs:
+                self._linear_outputs(node)
+        order = {str(node.target): position for position, node in enumerate(self.module.graph.nodes)}
+        self.places.sort(key=lambda place: (order[place.controls], place.controls_dim == "outputs"))
+        left_alone = [LeftAlone(path, reason) for path, reason in self.reasons.items() if not self._is_smaller(path)]
+        return self.places, [*left_alone, *reasons.about_unseen(self.model, self.module, self.fewer_outputs)]
+
+    def _is_smaller(self, path: str) -> bool:
+        """Whether some gate makes a layer smaller where its reason says that none does: reasons of linear layers speak of their inputs."""
+        gated = any(place.controls == path for place in self.places)
+        is_linear = isinstance(self.module.get_submodule(path), nn.Linear)
+        return gated or path in self.fewer_outputs or (is_linear and path in self.fewer_inputs)
 
     def _refusal(self, node: fx.Node, layer: nn.Module) -> str | None:
         """Why a layer gets no gate whatever surrounds it."""
@@ -95,7 +110,11 @@ class _Discovery:
 
     def _convolution(self, node: fx.Node, layer: nn.Module) -> str | None:
         if is_depthwise(layer):
-            return "its channels go with those of the convolution that feeds it"
+            source = self.sources.of(tensor_inputs(node)[0])
+            if isinstance(rule_for(self.analysis, source), (Linear, Convolution)):
+                return f"its channels go with those of {source.target}, which feeds it"
+            if str(node.target) in self.fewer_outputs:
+                return None
         groups, channels = cast(int, layer.groups), cast(int, layer.out_channels)
         together = [channels // groups] if groups > 1 else []
         for following in block_of(self.analysis, node)[1:]:
@@ -106,14 +125,17 @@ class _Discovery:
                     return f"{following.target} (GroupNorm) normalises its units together"
         return self._outputs(node, torch.arange(channels) // math.lcm(*together), 1)
 
-    def _outputs(self, node: fx.Node, owner: Tensor, channel_dim: Literal[1, -1]) -> str | None:
-        """Gate the outputs of a layer; the reason if that is not possible."""
+    def _outputs(self, node: fx.Node, owner: Tensor, channel_dim: Literal[1, -1], readers: Sequence[str] = ()) -> str | None:
+        """Gate the outputs of a layer, so that it and these readers become smaller; the reason if that is not possible."""
         path = str(node.target)
         block = [node] if self.before_norm else block_of(self.analysis, node)
         rank = len(shape_of(node))
-        status = on_dimension(owner, channel_dim % rank, rank)
+        count = int(owner.max()) + 1
+        # Features of a linear layer may lie in any order: numbered at random, no regular pattern lets the trial succeed.
+        numbers = torch.randperm(count, generator=torch.Generator().manual_seed(0)) if channel_dim == -1 else torch.arange(count)
+        status = on_dimension(numbers[owner], channel_dim % rank, rank)
         like = torch.where(status % 2 == 0, 1.0, -1.0 if self.signed else 0.5).double()
-        sites = self.sites.along(block)
+        sites = [site for site in self.sites.along(block) if shape_of(site[2])[channel_dim] == len(owner)]
         if not sites:
             return "no module of its own stands where the gate would be"
         # The last place from which factors can leave for the weights, so that no multiplication is left once units are removed.
@@ -121,8 +143,10 @@ class _Discovery:
         obstacle = self.trial.obstacle(activation, status)
         if obstacle is not None:
             return obstacle
-        units = int(owner.max()) + 1
-        found = GatePlace(place, cast(Literal["input", "output"], side), units, path, "outputs", channel_dim, _groups(owner))
+        fewer_outputs, fewer_inputs = self.trial.smaller(activation, status)
+        if channel_dim == -1 and not (path in fewer_outputs and fewer_inputs.issuperset(readers)):
+            return "its units are needed in spite of the gate"
+        found = GatePlace(place, cast(Literal["input", "output"], side), count, path, "outputs", channel_dim, _groups(owner))
         self._enter(found, activation, status)
         return None
 
@@ -132,58 +156,76 @@ class _Discovery:
         ends = block_of(self.analysis, node)[-1]
         users = list(ends.users)
         summed = len(users) == 1 and users[0].target is torch.add and isinstance(rule_for(self.analysis, users[0]), Combination)
-        if summed and all(shape_of(read) == shape_of(ends) for read in tensor_inputs(users[0])):
-            self._outputs(node, torch.arange(layer.out_features), -1)
+        summed = summed and all(shape_of(read) == shape_of(ends) for read in tensor_inputs(users[0]))
+        readers = self._shared_by(node)
+        if summed or readers:
+            self._outputs(node, torch.arange(layer.out_features), -1, readers)
         return reason
+
+    def _shared_by(self, node: fx.Node) -> list[str]:
+        """The layers that read the units of a layer, if they are several and linear ones among them.
+
+        Gates on the inputs of each would all have to prune a unit before it could leave.
+        """
+        users = [user for user, _ in self.sources.reads(node) if isinstance(rule_for(self.analysis, user), (Linear, Convolution))]
+        has_linear = any(isinstance(rule_for(self.analysis, user), Linear) for user in users)
+        return [str(user.target) for user in users] if len(users) > 1 and has_linear else []
+
+    def _linear_outputs(self, node: fx.Node) -> None:
+        """Gate the outputs of a linear layer that no other gate makes fewer, if that is possible."""
+        if any(isinstance(rule_for(self.analysis, user), Softmax) for user, _ in self.sources.reads(node)):
+            return  # A unit at zero would not be out of the competition, but have a constant part in it.
+        for owner in units.of_outputs(self.sources, node):
+            if self._outputs(node, owner, -1) is None:
+                return
 
     def _inputs(self, node: fx.Node, layer: nn.Linear) -> str | None:
         """Gate the inputs of a linear layer; the reason if that is not possible."""
         (read,) = tensor_inputs(node)
         path, attention = str(node.target), self._attention_of(str(node.target))
-        source = self._source(read)
+        source = self.sources.of(read)
         kind = rule_for(self.analysis, source)
-        rank = len(shape_of(read))
         if attention is None and self.sites.output(node) is None:
             return "it is not called as a module, so that no gate can be hooked to it"
         if attention is None and (not node.args or node.args[0] is not read):
             return "it is called with a keyword, and a gate on its input needs a positional argument"
-        owner = torch.arange(layer.in_features)
+        owners = [torch.arange(layer.in_features)]
         if isinstance(kind, (Attention, Product)):
-            heads = self._heads(source, read)
-            if heads is None:
+            owners = units.of_products(self.sources, read)
+            if not owners:
                 return "its inputs come out of attention, but not head by head"
-            owner = heads
-        if source.op == "placeholder":
-            status = on_dimension(owner, rank - 1, rank)
-            self._enter(GatePlace(path, "input", layer.in_features, path, "inputs", -1), None, status)
-            self.touched.add(path)
+        elif source.op == "placeholder" or (units.is_flattened(source, read) and not self._stands_in(source, path)):
+            self._enter(GatePlace(path, "input", layer.in_features, path, "inputs", -1), None, owners[0])
             return None
-        if owner.equal(torch.arange(layer.in_features)) and self._is_flattened(source, read):
-            self._enter(GatePlace(path, "input", layer.in_features, path, "inputs", -1), None, owner)
-            self.touched.add(path)
+        elif not isinstance(kind, (Linear, Convolution)):
+            return reasons.about_inputs(self.module, source)
+        elif self._is_controlled(source, path):
             return None
-        if isinstance(kind, Convolution) and str(source.target) in self._controlled():
-            self.touched.add(path)
-            return None
-        if not isinstance(kind, (Linear, Convolution, Attention, Product)):
-            return _origin(source)
-        status = on_dimension(owner, rank - 1, rank)
-        obstacle = self.trial.obstacle(read, status)
-        if obstacle is not None:
-            return obstacle
-        groups = _groups(owner)
-        place = GatePlace(attention or path, "head" if attention else "input", int(owner.max()) + 1, path, "inputs", -1, groups)
-        self._enter(place, read, status)
-        return None
+        obstacle = None
+        for owner in owners:
+            status = on_dimension(owner, len(shape_of(read)) - 1, len(shape_of(read)))
+            obstacle = self.trial.obstacle(read, status)
+            if obstacle is None:
+                count, groups = int(owner.max()) + 1, _groups(owner)
+                self._enter(GatePlace(attention or path, "head" if attention else "input", count, path, "inputs", -1, groups), read, status)
+                return None
+        return obstacle
 
     def _enter(self, place: GatePlace, activation: fx.Node | None, owner: Tensor) -> None:
         self.places.append(place)
-        self.touched.add(place.controls)
         if activation is not None:
-            self.touched |= self.trial.touched(activation, owner)
+            fewer_outputs, fewer_inputs = self.trial.smaller(activation, owner)
+            self.fewer_outputs |= fewer_outputs
+            self.fewer_inputs |= fewer_inputs
 
-    def _controlled(self) -> set[str]:
-        return {place.controls for place in self.places if place.controls_dim == "outputs"}
+    def _is_controlled(self, source: fx.Node, path: str) -> bool:
+        """Whether a gate at the outputs of a source makes the inputs of a layer fewer."""
+        controlled = any(place.controls == source.target and place.controls_dim == "outputs" for place in self.places)
+        return controlled and path in self.fewer_inputs
+
+    def _stands_in(self, source: fx.Node, path: str) -> bool:
+        """Whether one gate at the outputs of a source takes the place of gates at the inputs of several layers."""
+        return path in self._shared_by(source) and self._is_controlled(source, path)
 
     def _attention_of(self, path: str) -> str | None:
         """The attention layer whose output projection this is."""
@@ -194,65 +236,7 @@ class _Discovery:
                 return owner
         return None
 
-    def _source(self, node: fx.Node) -> fx.Node:
-        """What computes an activation, seen through whatever treats its elements one by one."""
-        while True:
-            rule = rule_for(self.analysis, node)
-            reads = tensor_inputs(node)
-            if node.target is torch.mul and len(reads) == 2:
-                linear = [each for each in map(self._source, reads) if isinstance(rule_for(self.analysis, each), Linear)]
-                if not linear:
-                    return node
-                node = linear[0]
-                continue
-            averaged = getattr(node.target, "__name__", "") == "mean"
-            if len(reads) != 1 or not (averaged or isinstance(rule, (Activation, ChannelNorm, Movement, SpatialOperation))):
-                return node
-            node = reads[0]
-
-    def _is_flattened(self, source: fx.Node, read: fx.Node) -> bool:
-        """Whether channels and positions, or positions and features, have become one dimension: units finer than those of any layer."""
-        return len(shape_of(read)) == 2 < len(shape_of(source)) and shape_of(read)[1] > max(shape_of(source)[1], shape_of(source)[-1])
-
-    def _heads(self, source: fx.Node, read: fx.Node) -> Tensor | None:
-        """The head that each input feature comes from; None if features of several heads are mixed."""
-        shape = shape_of(source)
-        width, features = shape[-1], shape_of(read)[-1]
-        if features % width:
-            return None
-        heads = features // width
-        leading = torch.arange(torch.Size(shape[:-2]).numel()) % heads
-        labels = leading.reshape(*shape[:-2], 1, 1).expand(shape)
-        chain: list[fx.Node] = []
-        node = read
-        while node is not source:
-            chain.insert(0, node)
-            node = tensor_inputs(node)[0]
-        for step in chain:
-            if isinstance(rule_for(self.analysis, step), Movement):
-                labels = moved(self.analysis, step, labels)
-        status = compressed(labels)
-        if not is_along_only(status, -1):
-            return None
-        return status.flatten().expand(features).clone() if heads > 1 else torch.zeros(features, dtype=torch.int64)
-
 
 def _groups(owner: Tensor) -> tuple[int, ...] | None:
     """The units of channels, or None where each channel is one."""
     return None if torch.equal(owner, torch.arange(len(owner))) else tuple(owner.tolist())
-
-
-def _origin(source: fx.Node) -> str:
-    """Why the inputs of a layer, coming from here, are no units of their own."""
-    if source.op == "call_module":
-        return f"its inputs come from {source.target}, which needs all of its own"
-    while source.target is operator.getitem:
-        source = source.all_input_nodes[0]
-        if source.op == "call_module":
-            return _origin(source)
-    name = getattr(source.target, "__name__", str(source.target))
-    meaning = {
-        "add": "its inputs are a residual stream, the sum of several branches",
-        "cat": "its inputs are the outputs of several layers side by side",
-    }
-    return meaning.get(name, f"its inputs come from '{name}', whose results are not units")

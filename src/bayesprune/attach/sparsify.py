@@ -40,7 +40,8 @@ def sparsify(
     every layer that was left alone with the reason.
 
     Args:
-        model: what to sparsify; it is not changed.
+        model: what to sparsify; it is not changed. Of a model that went through ``torch.compile``, the model inside is taken, so that the
+            result is not compiled.
         method: ``bb``, ``dbb``, ``sbp``, ``vib``, ``l0``, ``gd`` or ``cd``. DBB is the second stage of BB: train with ``bb`` and call
             ``make_dependent`` instead of starting with ``dbb``.
         example_inputs: a tensor, a tuple of positional arguments or a mapping of keyword arguments, such as two inputs of the data. May be
@@ -51,19 +52,20 @@ def sparsify(
         **hyperparameters: of the method's gate, such as ``keep_init``, ``threshold`` or ``alpha``.
 
     Raises:
-        InputError: the model does not run on the example, its computation cannot be followed, or nothing in it can be gated.
+        InputError: the model cannot be copied, does not run on the example, or cannot be followed; or nothing in it can be gated.
 
     Example:
         >>> gated = sparsify(model, "bb", example_inputs=x)
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"sparsify takes an nn.Module, not {type(model).__name__}")
+    model = getattr(model, "_orig_mod", model)
     gate_class = method_class(method)
     check_hyperparameters(gate_class, hyperparameters)
     if gates(model):
         raise InputError("the model has gates already: give the plain model, or go on with make_dependent")
     chosen = partial(_is_chosen, include=include, exclude=exclude)
-    places, left_alone = find_places(copy.deepcopy(model), example_inputs, before_norm, gate_class.signed, chosen)
+    places, left_alone = find_places(_copy_of(model), example_inputs, before_norm, gate_class.signed, chosen)
     make = partial(gate_class, **(dict(getattr(model, "gate_defaults", {}).get(method, {})) | hyperparameters))
     gated = _with_gates(model, places, make)
     idle = set() if example_inputs is None else _idle(gated, example_inputs)
@@ -76,6 +78,16 @@ def sparsify(
     remember_left_alone(gated, left_alone)
     _switch_off_fixed_dropout(gated)
     return gated
+
+
+def _copy_of(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(
+            f"{type(model).__name__} cannot be copied, and sparsify works on a copy: {error}. If the old torch.nn.utils.weight_norm or "
+            "spectral_norm computes its weights, use torch.nn.utils.parametrizations.weight_norm or spectral_norm instead"
+        ) from error
 
 
 def _with_gates(model: nn.Module, places: Sequence[GatePlace], make: Callable[..., Gate]) -> nn.Module:

@@ -49,17 +49,24 @@ class Trial:
                 return self._who_needs(analysis, activation, zero)
         return None
 
-    def touched(self, activation: fx.Node, owner: Tensor) -> set[str]:
-        """Layers that become smaller when units of the activation are removed."""
+    def smaller(self, activation: fx.Node, owner: Tensor) -> tuple[set[str], set[str]]:
+        """What becomes smaller when units of the activation are removed.
+
+        Returns:
+            The names of layers, and of parameters that the model reads itself, of which fewer outputs are needed, and the names of layers
+            that need fewer inputs.
+        """
         analysis = self._with_zeros(activation, owner % 2 == 0)
-        smaller = set()
+        fewer_outputs, fewer_inputs = set(), set()
         for node in self.module.graph.nodes:
-            before, after = self.baseline.needed.get(node), analysis.needed.get(node)
-            if node.op != "call_module" or before is None or node in analysis.constant or after is before:
+            if node.op not in ("call_module", "get_attr") or node in analysis.constant:
                 continue
-            if after is None or bool((before & ~after).any()):
-                smaller.add(str(node.target))
-        return smaller
+            if _is_fewer(self.baseline.needed.get(node), analysis.needed.get(node)):
+                fewer_outputs.add(str(node.target))
+            after = analysis.parts.get(node, {})
+            if any(_is_fewer(part, after.get(read)) for read, part in self.baseline.parts.get(node, {}).items()):
+                fewer_inputs.add(str(node.target))
+        return fewer_outputs, fewer_inputs
 
     def _with_zeros(self, activation: fx.Node, zero: Tensor) -> Analysis:
         """The analysis with these elements at zero; the last one for even units is kept, because it is asked for twice."""
@@ -79,8 +86,17 @@ class Trial:
         return left <= max(1, zeroed // 2) if self._turns_constant(analysis, activation) else left == 0
 
     def _turns_constant(self, analysis: Analysis, activation: fx.Node) -> bool:
-        """Whether a zero becomes another constant on its way, as before a batch normalisation."""
-        return any(user in analysis.known and bool((analysis.known[user].value != 0).any()) for user in activation.users)
+        """Whether a zero becomes another constant on its way to the layers that read it, as before a batch normalisation."""
+        reached, waiting = {activation}, [activation]
+        while waiting:
+            for user in waiting.pop().users:
+                if user in reached or not self._learned(analysis, user):
+                    continue
+                if bool((analysis.known[user].value != 0).any()):
+                    return True
+                reached.add(user)
+                waiting.append(user)
+        return False
 
     def _mixed(self, analysis: Analysis, activation: fx.Node) -> str | None:
         """The first operation downstream that takes in a zeroed unit together with others."""
@@ -143,3 +159,10 @@ class Trial:
             return f"{node.target} ({kind}) needs all of its units"
         name = getattr(node.target, "__name__", str(node.target))
         return f"'{name}' needs all of its units"
+
+
+def _is_fewer(before: Tensor | None, after: Tensor | None) -> bool:
+    """Whether some elements that were needed before are not any more."""
+    if before is None or after is before:
+        return False
+    return after is None or bool((before & ~after).any())

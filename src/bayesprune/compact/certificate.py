@@ -1,7 +1,7 @@
 """Evidence that removal changed nothing."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -45,7 +45,7 @@ class Certificate:
         max_abs_error: the largest absolute difference of an output.
         max_rel_error: the largest relative difference of an output, as the norm of the difference over the norm of the output.
         dtype: in which both were computed.
-        inputs: how many batches they were compared on: the example, and random ones like it.
+        inputs: how many batches they were compared on: the example, random ones like it, and some of other sizes if the model takes them.
         gates: what became of each gate.
         masks_left: gates whose factors could not be moved into weights and are still multiplied.
         before: the cost of the gated network, gates not counted.
@@ -70,11 +70,11 @@ class Certificate:
         return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
 
     def __str__(self) -> str:
-        width = max((len(name) for name in self.gates), default=0)
-        lines = []
+        width = max(len("gate"), *(len(name) for name in self.gates))
+        lines = [f"{'gate'.ljust(width)}  {'kept':>6} of units"]
         for name, gate in self.gates.items():
             extra = f"   {gate.stayed} pruned stay: {gate.reason}" if gate.stayed else ""
-            lines.append(f"{name.ljust(width)}  {gate.kept:>6} of {gate.units:<6}{extra}")
+            lines.append(f"{name.ljust(width)}  {gate.kept:>6} of {gate.units:<6}{extra}".rstrip())
         lines += [f"{name}: its mask is still multiplied" for name in self.masks_left]
         lines.append(
             f"largest difference {self.max_abs_error:.1e}, relative {self.max_rel_error:.1e}, over {self.inputs} batches in {self.dtype}"
@@ -83,11 +83,21 @@ class Certificate:
         return "\n".join([*lines, self.note] if self.note else lines)
 
 
-def compare(gated: nn.Module, compacted: fx.GraphModule, example_inputs: ExampleInputs, batches: int = 2) -> tuple[float, float, int]:
-    """The largest absolute and relative difference over the example and random inputs like it, and how many batches that is."""
+def compare(
+    gated: nn.Module, compacted: fx.GraphModule, example_inputs: ExampleInputs, others: Sequence[ExampleInputs] = (), batches: int = 2
+) -> tuple[float, float, int]:
+    """The largest absolute and relative difference, and over how many batches that is.
+
+    Args:
+        gated: the network before.
+        compacted: the network after.
+        example_inputs: what to compare them on, with random inputs like these.
+        others: further inputs, such as those of other sizes.
+        batches: how many batches of random inputs.
+    """
     largest, relative, count = 0.0, 0.0, 0
     with torch.no_grad(), evaluating(gated), evaluating(compacted), attention_written_out():
-        for inputs in _inputs_like(example_inputs, batches):
+        for inputs in (*_inputs_like(example_inputs, batches), *others):
             expected, got = tensors_in(call(gated, inputs)), tensors_in(call(compacted, tensor_arguments(compacted, inputs)))
             count += 1
             for a, b in zip(got, expected, strict=True):

@@ -15,6 +15,7 @@ from bayesprune.errors import BayespruneWarning, InputError
 from bayesprune.example_inputs import ExampleInputs, tensors_in
 from bayesprune.gates import Gate, gates, require_gates
 from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
+from bayesprune.gates.hooks import bypassed
 from bayesprune.graph import trace
 from bayesprune.graph.recording import annotate
 from bayesprune.removal import Analysis, shrink
@@ -67,7 +68,7 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
     Args:
         gated: a model with gates; it is not changed.
         example_inputs: a tensor, a tuple of positional arguments or a mapping of keyword arguments; may be left out for the networks of
-            the paper.
+            the paper and for an ``nn.Sequential`` that begins with a linear layer.
 
     Raises:
         InputError: the model has no gates, does not run on the example, or its computation cannot be followed.
@@ -80,25 +81,30 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
         raise InputError(f"compact takes an nn.Module, not {type(gated).__name__}")
     found = require_gates(gated)
     inputs = example_inputs if example_inputs is not None else stated_example(gated)
-    _warn_if_nothing_is_pruned(found)
     module = trace(gated, inputs)
+    _warn_if_nothing_is_pruned(found)
     pruned, masks_left = _take_out(module, found)
+    others = module.meta["other_sizes"]
     if any(gate.depends_on_input for gate in found.values()):
-        annotate(module, inputs)
+        annotate(module, inputs, others)
     small, analysis = shrink(module)
     note = ""
-    difference = compare(gated, small, inputs)
+    if module.meta.get("only_size"):
+        note = "it is for inputs of the example's size (the batch apart): the model's code could be followed for no other"
+        warnings.warn(note, BayespruneWarning, stacklevel=2)
+    difference = compare(gated, small, inputs, others)
     tolerance = TOLERANCE[_dtype(gated, inputs)]
     if not difference[1] <= tolerance:
         small, analysis = shrink(module, frozenset(module.graph.nodes))
         note = f"nothing was removed: the smaller network was off by {difference[1]:.1e}; please report this model"
-        difference = compare(gated, small, inputs)
+        difference = compare(gated, small, inputs, others)
         if not difference[1] <= tolerance:
             raise InputError(
                 f"{type(gated).__name__} does not compute the same twice (relative difference {difference[1]:.1e}): "
                 "it draws random numbers, or changes its state, in evaluation mode"
             )
         warnings.warn(note, BayespruneWarning, stacklevel=2)
+    _warn_if_input_is_lost(small, found)
     for old, new in zip(_placeholders(module), _placeholders(small), strict=True):
         new.meta |= {name: old.meta[name] for name in ("shape", "dtype") if name in old.meta}  # What an artifact says about its inputs.
     small.train(gated.training)
@@ -155,7 +161,7 @@ def _outcome(each: _Pruned, analysis: Analysis) -> GateOutcome:
     for user in each.read.users:
         part = analysis.parts.get(user, {}).get(each.read)
         if part is not None and bool((part & each.pruned).any()):
-            readers.append(str(user.target))
+            readers.append(getattr(user.target, "__name__", str(user.target)))
             turned |= user in analysis.known and bool((analysis.known[user].value != 0).any())
     names = ", ".join(dict.fromkeys(readers)) or "something else"
     reason = f"behind {names} the pruned units are constant but not zero: one stands for all" if turned else f"{names} reads them"
@@ -168,7 +174,8 @@ def _units_in(gate: Gate, elements: Tensor, rank: int) -> int:
 
 
 def _cost_without_gates(gated: nn.Module, inputs: ExampleInputs) -> Cost:
-    counted = cost(gated, inputs)
+    with bypassed(gated):
+        counted = cost(gated, inputs)
     own = [*gates(gated).values()]
     parameters = sum(tensor.numel() for gate in own for tensor in gate.parameters())
     stored = sum(tensor.numel() * tensor.element_size() for gate in own for tensor in (*gate.parameters(), *gate.buffers()))
@@ -178,10 +185,24 @@ def _cost_without_gates(gated: nn.Module, inputs: ExampleInputs) -> Cost:
 def _warn_if_nothing_is_pruned(found: dict[str, Gate]) -> None:
     if all(bool(gate.keep().all()) for gate in found.values()):
         warnings.warn(
-            "no unit is under its gate's threshold, so the network comes back whole: train longer, or with a larger kl_scale",
+            "no unit is under its gate's threshold, so the network comes back whole: train longer, with a larger kl_scale or gate_lr, "
+            "and with a method that prunes (cd does not)",
             BayespruneWarning,
             stacklevel=3,
         )
+
+
+def _warn_if_input_is_lost(small: fx.GraphModule, found: dict[str, Gate]) -> None:
+    """Say so if training has pruned too much: a network that always says the same is exact, and of no use."""
+    if any(node.users for node in _placeholders(small)) or not _placeholders(small):
+        return
+    empty = [name for name, gate in found.items() if not bool(gate.keep().any())]
+    who = ", ".join(empty) or "the gates"
+    warnings.warn(
+        f"the outputs no longer depend on the inputs, because {who} keep no unit: train with a smaller kl_scale or tradeoff",
+        BayespruneWarning,
+        stacklevel=3,
+    )
 
 
 def _dtype(model: nn.Module, inputs: ExampleInputs) -> torch.dtype:

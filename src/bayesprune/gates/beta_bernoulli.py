@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bayesprune.distributions import binary_concrete, kumaraswamy
 from bayesprune.distributions.stable import logit_of_log
-from bayesprune.gates.contract import Gate, require_finite, require_positive
+from bayesprune.gates.contract import Gate, require_finite, require_positive, require_probability
 
 RAW_ONE = 0.5413
 """softplus(0.5413) is one."""
@@ -70,7 +70,8 @@ class BetaBernoulli(Gate):
         groups: Tensor | None = None,
     ) -> None:
         super().__init__(num_units, channel_dim=channel_dim, groups=groups)
-        require_positive(alpha=alpha, threshold=threshold, temperature=temperature)
+        require_positive(alpha=alpha, temperature=temperature)
+        require_probability(threshold=threshold)
         require_finite(keep_init=keep_init, raw_b_init=raw_b_init)
         self.alpha, self.threshold, self.temperature = alpha, threshold, temperature
         self.raw_a = nn.Parameter(torch.full((num_units,), float(keep_init)))

@@ -187,12 +187,23 @@ def method_class(method: str) -> type[Gate]:
 def require_positive(**values: float) -> None:
     """Refuse hyper-parameters that are not finite positive numbers, by name."""
     for name, value in values.items():
-        if not (math.isfinite(value) and value > 0):
-            raise InputError(f"{name} must be a finite number above zero, not {value}")
+        if not (_is_finite(value) and value > 0):
+            raise InputError(f"{name} must be a finite number above zero, not {value!r}")
 
 
 def require_finite(**values: float) -> None:
     """Refuse hyper-parameters that are not finite numbers, by name."""
     for name, value in values.items():
-        if not math.isfinite(value):
-            raise InputError(f"{name} must be a finite number, not {value}")
+        if not _is_finite(value):
+            raise InputError(f"{name} must be a finite number, not {value!r}")
+
+
+def require_probability(**values: float) -> None:
+    """Refuse hyper-parameters that are not numbers between zero and one, both excluded, by name."""
+    for name, value in values.items():
+        if not (_is_finite(value) and 0 < value < 1):
+            raise InputError(f"{name} must be a number between 0 and 1, not {value!r}")
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)

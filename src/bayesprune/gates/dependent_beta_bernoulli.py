@@ -15,7 +15,7 @@ from bayesprune.distributions import binary_concrete, normal
 from bayesprune.distributions.stable import UNIT_EPS, logit_of_log
 from bayesprune.errors import InputError
 from bayesprune.gates.beta_bernoulli import RAW_ONE, BetaBernoulli, expected_pi, sample_log_pi
-from bayesprune.gates.contract import Gate, Tradeoff, require_finite, require_positive
+from bayesprune.gates.contract import Gate, Tradeoff, require_finite, require_positive, require_probability
 
 PHI_EDGE = 1e-10
 
@@ -70,7 +70,8 @@ class DependentBetaBernoulli(Gate):
         groups: Tensor | None = None,
     ) -> None:
         super().__init__(num_units, channel_dim=channel_dim, groups=groups)
-        require_positive(threshold=threshold, temperature=temperature, prior_std=prior_std, momentum=momentum)
+        require_probability(threshold=threshold)
+        require_positive(temperature=temperature, prior_std=prior_std, momentum=momentum)
         require_finite(keep_init=keep_init, shift_init=shift_init)
         if relaxation not in ("product", "single"):
             raise InputError(f"relaxation is 'product' or 'single', not '{relaxation}'")

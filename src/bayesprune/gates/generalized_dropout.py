@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bayesprune.distributions import binary_concrete
 from bayesprune.distributions.stable import UNIT_EPS
 from bayesprune.gates.beta_bernoulli import RAW_ONE
-from bayesprune.gates.contract import Gate, Tradeoff, require_finite, require_positive
+from bayesprune.gates.contract import Gate, Tradeoff, require_finite, require_positive, require_probability
 
 _RAW_EDGE = 46.0  # where the published guard of 1e-20 inside the logarithms takes over
 _LOGIT_EDGE = math.log((1.0 - UNIT_EPS) / UNIT_EPS)
@@ -54,7 +54,8 @@ class GeneralizedDropout(Gate):
         groups: Tensor | None = None,
     ) -> None:
         super().__init__(num_units, channel_dim=channel_dim, groups=groups)
-        require_positive(alpha=alpha, beta=beta, threshold=threshold, temperature=temperature)
+        require_positive(alpha=alpha, beta=beta, temperature=temperature)
+        require_probability(threshold=threshold)
         require_finite(keep_init=keep_init)
         self.alpha, self.beta = alpha, beta
         self.threshold, self.temperature = threshold, temperature

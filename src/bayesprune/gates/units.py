@@ -19,7 +19,7 @@ class Units(nn.Module):
         super().__init__()
         if count < 0:
             raise InputError(f"a gate cannot have {count} units")
-        if channel_dim not in (1, -1):
+        if type(channel_dim) is not int or channel_dim not in (1, -1):
             raise InputError(f"channel_dim is 1, or -1 for inputs with channels last, not {channel_dim}")
         self.count = count
         self.channel_dim = channel_dim

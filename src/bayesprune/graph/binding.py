@@ -12,6 +12,7 @@ _RENAMED = {
     "a": "input",
     "b": "other",
     "mat2": "other",
+    "vec2": "other",
     "exponent": "other",
     "size": "shape",
     "split_size": "sections",
@@ -55,11 +56,13 @@ def bind(function: Function, target: Any, args: tuple[Any, ...], kwargs: dict[st
         return None
     bound = dict(zip(names, args, strict=False))
     for name, value in kwargs.items():
-        bound[_RENAMED.get(name, name)] = value
+        bound[_ours(function, name)] = value
+    if function.name == "arange" and "start" not in bound and "end" in bound:
+        bound["start"] = bound.pop("end")  # The form with a single number.
     if function.name == "interpolate" and "mode" not in names:
         bound["mode"] = RESIZING[target._schema.name.removeprefix("aten::")]
     unknown = {name: value for name, value in bound.items() if name not in function.parameters}
-    if any(value is not None and name not in _HARMLESS for name, value in unknown.items()):
+    if any(value is not None and name not in _HARMLESS for name, value in unknown.items() if (name, value) != ("return_indices", False)):
         return None
     bound = {name: bound[name] for name in function.parameters if name in bound}
     missing = [name for name in function.parameters if name not in bound and name not in function.defaults]
@@ -74,9 +77,14 @@ _HARMLESS = frozenset(
 def _parameter_names(function: Function, target: Any) -> tuple[str, ...]:
     schema = getattr(target, "_schema", None)
     if schema is not None:
-        return tuple(_RENAMED.get(argument.name, argument.name) for argument in schema.arguments)
+        return tuple(_ours(function, argument.name) for argument in schema.arguments)
     if inspect.isfunction(target):  # Python functions of torch may order their parameters in a way of their own.
-        names = tuple(_RENAMED.get(name, name) for name in inspect.signature(target).parameters)
+        names = tuple(_ours(function, name) for name in inspect.signature(target).parameters)
         if set(function.parameters) & set(names):
             return names
     return function.parameters
+
+
+def _ours(function: Function, name: str) -> str:
+    """Our name for a parameter of torch."""
+    return name if name in function.parameters else _RENAMED.get(name, name)

@@ -41,25 +41,38 @@ def _gates_as_leaves(model: nn.Module) -> Iterator[list[str]]:
             del gate.forward
 
 
-def export_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[fx.Graph, dict[str, nn.Module | Tensor]]:
-    """The graph of the model, and every module and tensor that it refers to by path."""
+def export_graph(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], any_size: bool = False
+) -> tuple[fx.Graph, dict[str, nn.Module | Tensor]]:
+    """The graph of the model, and every module and tensor that it refers to by path.
+
+    Args:
+        model: what to follow.
+        args: positional arguments of the example.
+        kwargs: its keyword arguments.
+        any_size: whether the graph should be one for inputs of other sizes too, rather than for another batch size only.
+    """
     with _gates_as_leaves(model) as gate_names, attention_written_out(), torch.no_grad():
-        program = _export(model, args, kwargs)
+        program = _export(model, args, kwargs, any_size)
     return _unlifted(program, model, gate_names)
 
 
-def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
+def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], any_size: bool) -> ExportedProgram:
     tensors = [tensor for tensor in tensors_in((args, kwargs)) if tensor.ndim]
     batch = tensors[0].shape[0] if tensors else None
 
     def dynamic(leaf: Any) -> Any:
-        return {0: Dim.AUTO} if isinstance(leaf, Tensor) and leaf.ndim and leaf.shape[0] == batch else None
+        if not isinstance(leaf, Tensor):
+            return None
+        return {dim: Dim.AUTO for dim, size in enumerate(leaf.shape) if any_size or (dim == 0 and size == batch)} or None
 
     try:
         # By the names of the signature: a loaded network takes ``*args``.
         shapes = pytree.tree_map(dynamic, dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments))
         return export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
-    except Exception:  # noqa: BLE001  A model with a fixed batch size: export it as it is.
+    except Exception:  # A model with a fixed batch size: export it as it is.
+        if any_size:
+            raise
         return export(model, args, kwargs, strict=False)
 
 

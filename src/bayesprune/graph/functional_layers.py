@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
 
 
 class NotALayerError(Exception):
@@ -66,7 +67,7 @@ def _batch_norm(call: dict[str, Any], tensors: dict[fx.Node, Tensor]) -> nn.Modu
     if mean is None or var is None or (weight is None) != (bias is None):
         raise NotALayerError
     kind = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}[len(call["input"].meta["shape"])]
-    layer = kind(len(mean), eps=call.get("eps", 1e-5), momentum=call.get("momentum", 0.1), affine=weight is not None, device="meta")
+    layer = kind(len(mean), eps=call.get("eps", 1e-5), momentum=call.get("momentum", 0.1) or None, affine=weight is not None, device="meta")
     counter = torch.zeros((), dtype=torch.int64, device=mean.device)
     return _adopt(layer, weight=weight, bias=bias, running_mean=mean, running_var=var, num_batches_tracked=counter)
 
@@ -116,8 +117,8 @@ def _pooling(kind: type[nn.Module]) -> LayerMaker:
         stride = options.get("stride")
         if stride is None or stride == []:
             options.pop("stride", None)
-        if any(isinstance(value, fx.Node) for value in options.values()) or options.get("return_indices"):
-            raise NotALayerError
+        if any(isinstance(value, fx.Node) for value in pytree.tree_leaves(options)) or options.get("return_indices"):
+            raise NotALayerError  # A window that is computed from the size of the input.
         return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in options.items()})
 
     return make

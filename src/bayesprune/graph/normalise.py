@@ -9,9 +9,10 @@ from torch import Tensor, fx, nn
 
 from bayesprune.errors import InputError
 from bayesprune.gates import Gate
-from bayesprune.gates.hooks import without_gates
+from bayesprune.gates.hooks import has_other_hooks, without_gates
 from bayesprune.graph.binding import bind, function_of
 from bayesprune.graph.functional_layers import NotALayerError, layer_maker
+from bayesprune.graph.idioms import write_einsum, write_extreme, write_glu
 from bayesprune.graph.recording import record
 from bayesprune.graph.vocabulary import FUNCTIONS, INT_ARITHMETIC, MOVEMENT, Function
 
@@ -47,17 +48,28 @@ class _Normaliser:
         for node in self.source.graph.nodes:
             getattr(self, f"_{node.op}")(node)
             value, new = self.values.get(node), self.now.get(node)
-            if isinstance(value, Tensor) and isinstance(new, fx.Node):
-                new.meta["shape"] = tuple(value.shape)
+            if isinstance(new, fx.Node) and node.op != "placeholder":
+                self.now[node] = self._unpacked(new, value)
         self.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
         used = {node.target for node in self.graph.nodes if node.op in ("call_module", "get_attr")}
         return fx.GraphModule(
             {path: value for path, value in self.attributes.items() if path in used}, self.graph, type(self.source).__name__
         )
 
+    def _unpacked(self, new: fx.Node, value: Any) -> Any:
+        """What stands for a call with several results: each of them by itself."""
+        if isinstance(value, Tensor):
+            new.meta["shape"] = tuple(value.shape)
+        if not isinstance(value, (tuple, list)):
+            return new
+        parts = [self._unpacked(self.graph.call_function(operator.getitem, (new, index)), each) for index, each in enumerate(value)]
+        return parts if isinstance(value, list) else tuple(parts)
+
     def _placeholder(self, node: fx.Node) -> None:
-        new = self.graph.placeholder(str(node.target))
-        self.now[node] = new
+        self.now[node] = new = self.graph.placeholder(str(node.target))
+        value = self.values[node]
+        if isinstance(value, Tensor):
+            new.meta["shape"] = tuple(value.shape)
 
     def _get_attr(self, node: fx.Node) -> None:
         value = self.values[node]
@@ -87,6 +99,9 @@ class _Normaliser:
         if getattr(module, "inplace", False):
             module.inplace = False  # type: ignore[assignment]
             mutated = node.args[0]
+        if type(module) is nn.GLU and not has_other_hooks(module):
+            self.now[node] = write_glu(self._say, self.graph, self._current(node.args[0]), module.dim)
+            return
         self.attributes[path] = module
         new = self.graph.call_module(path, self._current(node.args), self._current(node.kwargs))
         self.now[node] = new
@@ -114,6 +129,9 @@ class _Normaliser:
 
     def _call(self, node: fx.Node, name: str) -> None:
         """Any function or method: a number, the same tensor, a layer, a word of the vocabulary, or something of its own."""
+        if node.target is operator.add and isinstance(self._current(node.args[0]), tuple):
+            self.now[node] = tuple(self._current(node.args[0])) + tuple(self._current(node.args[1]))  # Sizes put together for a view.
+            return
         if node.kwargs.get("out") is not None:
             raise UntraceableError(f"the model gives {name} a tensor to write into")
         short = name.removesuffix(".default").split(".")[0]
@@ -124,9 +142,13 @@ class _Normaliser:
             self._number(node, value)
         elif short in _SAME_TENSOR:
             self.now[node] = self._current(node.args[0])
-        elif short in ("select", "slice", "expand_as") and isinstance(value, Tensor):
+        elif short in ("select", "slice", "expand_as", "view_as") and isinstance(value, Tensor):
             self._indexing(node, short)
-        elif not self._layer(node) and not self._word(node):
+        elif short == "index" and isinstance(value, Tensor):
+            tensor, index = self._current(node.args)
+            chosen = tuple(slice(None) if each is None else each for each in index)
+            self.now[node] = self._say(FUNCTIONS["getitem"], {"input": tensor, "index": chosen})
+        elif not self._idiom(node, short) and not self._layer(node) and not self._word(node):
             if short.endswith("_") and not short.endswith("__"):
                 raise UntraceableError(f"the model calls {short}, which changes a tensor in place")
             self.now[node] = self.graph.create_node(node.op, node.target, self._current(node.args), self._current(node.kwargs))
@@ -139,6 +161,23 @@ class _Normaliser:
             self.now[node] = self.graph.create_node(node.op, node.target, arguments)
         else:
             self.now[node] = value
+
+    def _idiom(self, node: fx.Node, short: str) -> bool:
+        """Write a call in several words, where we have no single one."""
+        arguments = [*self._current(node.args), *self._current(node.kwargs).values()]
+        names = list(node.kwargs)
+        tensor = arguments[0] if arguments else None
+        if short == "einsum":
+            operands = arguments[1] if isinstance(arguments[1], (tuple, list)) else arguments[1:]
+            new: Any = write_einsum(self._say, tensor, operands, [len(each.meta["shape"]) for each in operands])
+        elif short == "glu" and set(names) <= {"dim"}:
+            new = write_glu(self._say, self.graph, arguments[0], arguments[1] if len(arguments) > 1 else -1)
+        elif short in ("max", "min") and isinstance(self.values[node], tuple) and set(names) <= {"dim", "keepdim"}:
+            new = write_extreme(self._say, short, arguments[0], arguments[1], len(arguments) > 2 and bool(arguments[2]))
+        else:
+            return False
+        self.now[node] = new
+        return new is not None
 
     def _layer(self, node: fx.Node) -> bool:
         found = layer_maker(node.target) if node.op == "call_function" else None
@@ -224,11 +263,11 @@ class _Normaliser:
             self.now[node] = self.graph.call_function(operator.getitem, (container, index))
 
     def _indexing(self, node: fx.Node, name: str) -> None:
-        """``select``, ``slice`` and ``expand_as`` in the words for indexing and expanding."""
+        """``select``, ``slice``, ``expand_as`` and ``view_as`` in the words for indexing, expanding and reshaping."""
         tensor, *rest = self._current(node.args)
-        if name == "expand_as":
+        if name in ("expand_as", "view_as"):
             shape = tuple(self._size(rest[0], dim) for dim in range(self.values[node].ndim))
-            self.now[node] = self._say(FUNCTIONS["expand"], {"input": tensor, "shape": shape})
+            self.now[node] = self._say(FUNCTIONS["expand" if name == "expand_as" else "reshape"], {"input": tensor, "shape": shape})
             return
         dim = (rest[0] if rest else 0) % self._value(node.args[0]).ndim
         if name == "select":
@@ -242,7 +281,9 @@ class _Normaliser:
         """A shape becomes a tuple of ``size`` nodes; what else is asked of a tensor without reading its elements is a literal."""
         asked, value = node.args[0], self.values[node]
         tensor = self._current(asked)
-        if isinstance(value, torch.Size):
+        if isinstance(tensor, tuple) and node.target is getattr:  # ``values`` and ``indices`` of a named tuple.
+            self.now[node] = tensor[type(self._value(asked)).__match_args__.index(node.args[1])]
+        elif isinstance(value, torch.Size):
             self.now[node] = tuple(self._size(tensor, dim) for dim in range(len(value)))
         elif node.target == "size" and isinstance(value, int):
             dim = self._current(node.args[1]) if len(node.args) > 1 else self._current(node.kwargs["dim"])
@@ -295,7 +336,7 @@ def _is_view(node: fx.Node) -> bool:
 
 
 _VIEWS = frozenset({"detach", "contiguous", "to", "alias", "select", "slice", "expand_as", "getattr", "view_as", "t"})
-_WITHOUT_KEYWORD = frozenset({"expand", "split", "tensor_split", "zeros", "ones", "full", "arange"})
+_WITHOUT_KEYWORD = frozenset({"expand", "split", "tensor_split", "zeros", "ones", "full", "arange", "repeat"})
 """Functions whose first argument after the tensors is positional, because torch calls it otherwise or not at all."""
 
 

@@ -1,5 +1,6 @@
 """What the nodes of a graph compute for an example: values while it is translated, shapes and types for who reads it later."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,27 +38,29 @@ def record(module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]
     return _Recorder(module).record(positional(module, args, kwargs))
 
 
-def annotate(module: fx.GraphModule, example_inputs: ExampleInputs) -> None:
+def annotate(module: fx.GraphModule, example_inputs: ExampleInputs, others: Sequence[ExampleInputs] = ()) -> None:
     """Write into every node's ``meta`` its ``shape`` (of tensors), ``dtype``, ``value`` (of numbers), and the dimensions that ``vary``.
 
     The batch is cut to two samples, where the model allows it, so that what is derived from shapes stays small. Dimensions that differ
-    with three samples vary: nothing may be removed along them by its index.
+    with three samples, or with inputs of other sizes, vary: nothing may be removed along them by its index. Those that differ with inputs
+    of other sizes also ``resize``: an index of theirs means nothing by itself. ``shapes`` has all that were seen.
     """
     batches = [record_batch(module, example_inputs, size) for size in (2, 3)]
     two, three = batches if all(batches) else (record_batch(module, example_inputs, None), None)
     assert two is not None
+    resized = [record for record in (record_batch(module, inputs, None) for inputs in others) if record is not None]
+    records = [*([] if three is None else [three]), *resized]
     for node, value in two.items():
         if isinstance(value, Tensor):
-            node.meta["shape"], node.meta["dtype"] = tuple(value.shape), value.dtype
-            other = tuple(three[node].shape) if three else None
-            node.meta["varies"] = frozenset(
-                dim
-                for dim, size in enumerate(value.shape)
-                if (other is None and dim == 0 and node.op != "get_attr") or (other and other[dim] != size)
-            )
+            shape = tuple(value.shape)
+            node.meta["shape"], node.meta["dtype"] = shape, value.dtype
+            node.meta["shapes"] = (shape, *(tuple(record[node].shape) for record in records))
+            varies = {dim for dim, size in enumerate(shape) if any(other[dim] != size for other in node.meta["shapes"])}
+            node.meta["resizes"] = frozenset(dim for dim in varies if any(record[node].shape[dim] != shape[dim] for record in resized))
+            node.meta["varies"] = frozenset(varies | {0} if three is None and shape and node.op != "get_attr" else varies)
         elif isinstance(value, (int, float, bool)):
             node.meta["value"] = value
-            node.meta["varies"] = frozenset({0}) if three and three[node] != value else frozenset()
+            node.meta["varies"] = frozenset({0} if any(record[node] != value for record in records) else ())
         elif isinstance(value, (tuple, list)) and all(isinstance(each, Tensor) for each in pytree.tree_leaves(value)):
             node.meta["results"] = len(value)
 

@@ -1,14 +1,15 @@
 """``trace``: the internal graph of any model."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from bayesprune.errors import InputError
-from bayesprune.example_inputs import ExampleInputs, arguments, batch_size, tensors_in, with_batch_size
+from bayesprune.example_inputs import ExampleInputs, arguments, batch_size, tensors_in, with_batch_size, with_other_sizes
 from bayesprune.graph.calls import run_example
 from bayesprune.graph.export_tracing import export_graph
 from bayesprune.graph.fx_tracing import fx_graph
@@ -17,41 +18,97 @@ from bayesprune.graph.recording import annotate, positional
 from bayesprune.graph.simplify import simplify
 from bayesprune.prediction import evaluating
 
-_TRACERS = {"torch.fx": fx_graph, "torch.export": export_graph}
+Tracer: TypeAlias = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], tuple[fx.Graph, dict[str, nn.Module | Tensor]]]
+_TRACERS: tuple[tuple[str, Tracer], ...] = (
+    ("torch.fx", fx_graph),
+    ("torch.export", partial(export_graph, any_size=True)),
+    ("torch.export", export_graph),
+)
 
 
 def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
     """The model's computation as a graph in the vocabulary, with shapes, in evaluation mode.
 
-    ``torch.fx`` is tried first, ``torch.export`` where it cannot follow. Either graph is believed only if it computes for the example what
-    the model does. It shares the model's parameters; gates are leaves.
+    ``torch.fx`` is tried first, ``torch.export`` where it cannot follow. A graph is believed only if it computes for the example what the
+    model does, and for other inputs and batch sizes; one that does so for inputs of other sizes, which the model takes, is preferred. It
+    shares the model's parameters; gates are leaves. Its ``meta`` has the ``tracer``, the ``other_sizes`` in which it was tried, and whether
+    the example's is its ``only_size`` although the model takes others.
 
     Raises:
         InputError: the model does not run on the example, or no tracer can follow it.
     """
     expected = run_example(model, example_inputs)
     example_inputs, expected = _with_a_second_input(model, example_inputs, expected)
-    args, kwargs = arguments(example_inputs)
-    reasons = {}
-    for name, tracer in _TRACERS.items():
+    others = list(_in_other_sizes(model, example_inputs, expected))
+    reasons: dict[str, str] = {}
+    found: fx.GraphModule | None = None
+    for name, tracer in _TRACERS:
         try:
             with evaluating(model):
-                graph, referred = tracer(model, args, kwargs)
-                module = normalise(graph, referred, args, kwargs)
-                module.eval()
-                _check(module, args, kwargs, expected)
-                _check_elsewhere(model, module, example_inputs)
-                annotate(module, example_inputs)
-                if simplify(module):
-                    annotate(module, example_inputs)
+                module = _followed(model, tracer, example_inputs, expected)
         except InputError:
             raise
         except Exception as error:  # noqa: BLE001  Tracers raise whatever the model's code makes of their proxies.
-            reasons[name] = (str(error).strip() or type(error).__name__).splitlines()[0]
+            reasons.setdefault(name, (str(error).strip() or type(error).__name__).splitlines()[0])
             continue
         module.meta["tracer"] = name
-        return module
-    raise refuse(model, reasons)
+        if all(_computes(module, inputs, result) for inputs, result in others):
+            return _annotated(module, example_inputs, [inputs for inputs, _ in others])
+        found = module if found is None else found
+    if found is None:
+        raise refuse(model, reasons)
+    found.meta["only_size"] = True
+    return _annotated(found, example_inputs, [])
+
+
+def _followed(model: nn.Module, tracer: Tracer, example_inputs: ExampleInputs, expected: Any) -> fx.GraphModule:
+    """The graph that a tracer finds, which computes what the model does for the example, another input and another batch size."""
+    args, kwargs = arguments(example_inputs)
+    graph, referred = tracer(model, args, kwargs)
+    module = normalise(graph, referred, args, kwargs)
+    module.eval()
+    _check(module, args, kwargs, expected)
+    _check_elsewhere(model, module, example_inputs)
+    return module
+
+
+def _annotated(module: fx.GraphModule, example_inputs: ExampleInputs, others: Sequence[ExampleInputs]) -> fx.GraphModule:
+    module.meta["other_sizes"] = others
+    annotate(module, example_inputs, others)
+    if simplify(module):
+        annotate(module, example_inputs, others)
+    return module
+
+
+def _in_other_sizes(model: nn.Module, example_inputs: ExampleInputs, expected: Any) -> Iterator[tuple[ExampleInputs, Any]]:
+    """Inputs of other sizes that the model takes, and what it computes for them.
+
+    A model that views its activations as rows of a fixed length runs on anything, but what are samples then it takes apart.
+    """
+    two = with_batch_size(example_inputs, 2)
+    leading = [tensor.shape[:1] == (batch_size(example_inputs),) for tensor in tensors_in(expected)]
+    tried: set[tuple[torch.Size, ...]] = set()
+    for alternatives in with_other_sizes(two):
+        for inputs in alternatives:
+            shapes = tuple(tensor.shape for tensor in tensors_in(inputs))
+            if shapes in tried:
+                continue
+            tried.add(shapes)
+            try:
+                result = run_example(model, inputs)
+            except InputError:
+                continue
+            if [tensor.shape[:1] == (batch_size(inputs),) for tensor in tensors_in(result)] == leading:
+                yield inputs, result
+                break
+
+
+def _computes(module: fx.GraphModule, inputs: ExampleInputs, expected: Any) -> bool:
+    try:
+        _check(module, *arguments(inputs), expected)
+    except Exception:  # noqa: BLE001  Whatever torch makes of a size that does not fit.
+        return False
+    return True
 
 
 def _with_a_second_input(model: nn.Module, example_inputs: ExampleInputs, expected: Any) -> tuple[ExampleInputs, Any]:
@@ -68,11 +125,18 @@ def _with_a_second_input(model: nn.Module, example_inputs: ExampleInputs, expect
 def _check(module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any], expected: Any) -> None:
     with torch.no_grad():
         got = module(*positional(module, args, kwargs))
-    if pytree.tree_structure(got) != pytree.tree_structure(expected):
+    if pytree.tree_structure(_plain(got)) != pytree.tree_structure(_plain(expected)):
         raise RuntimeError("the traced graph returns another structure than the model")
     for a, b in zip(tensors_in(got), tensors_in(expected), strict=True):
         if relative_difference(a, b) > 1e-3:
             raise RuntimeError("the traced graph computes something else than the model: its code depends on values")
+
+
+def _plain(nest: Any) -> Any:
+    """A result in plain containers: a graph returns a dictionary for any kind of mapping."""
+    if isinstance(nest, Mapping):
+        return {name: _plain(each) for name, each in nest.items()}
+    return type(nest)(map(_plain, nest)) if type(nest) in (tuple, list) else nest
 
 
 def _check_elsewhere(model: nn.Module, module: fx.GraphModule, example_inputs: ExampleInputs) -> None:

@@ -11,19 +11,29 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules import transformer as torch_transformer
 
 Step: TypeAlias = Callable[[Tensor], Tensor]
 
 
 @contextmanager
 def attention_written_out() -> Iterator[None]:
-    """Keep attention from taking the fused path, in which its layers cannot be seen or counted."""
-    before = torch.backends.mha.get_fastpath_enabled()
+    """Keep attention from taking the fused path, in which its layers cannot be seen or counted.
+
+    Transformers also look into a mask to see whether it is causal, which a tracer cannot follow; it is a mask like any other.
+    """
+    before, detect = torch.backends.mha.get_fastpath_enabled(), torch_transformer._detect_is_causal_mask
     torch.backends.mha.set_fastpath_enabled(False)
+    torch_transformer._detect_is_causal_mask = _is_said_to_be_causal  # type: ignore[assignment]
     try:
         yield
     finally:
+        torch_transformer._detect_is_causal_mask = detect
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _is_said_to_be_causal(_mask: Tensor | None, is_causal: bool | None = None, _size: int | None = None) -> bool:
+    return bool(is_causal)
 
 
 class HiddenControlFlowError(Exception):

@@ -5,6 +5,7 @@ one spelling here, with the tensors it reads as positional arguments and everyth
 """
 
 import ast
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -119,9 +120,18 @@ _word("hardtanh", F.hardtanh, "input min_val=-1.0 max_val=1.0 inplace=False", at
 _word("softplus", F.softplus, "input beta=1.0 threshold=20.0", aten="softplus.default")
 _word("softsign", F.softsign)
 _word("logsigmoid", F.logsigmoid, aten="log_sigmoid.default")
+_word("hardshrink", F.hardshrink, "input lambd=0.5", aliases=(torch.hardshrink,), aten="hardshrink.default")
+_word("softshrink", F.softshrink, "input lambd=0.5", aten="softshrink.default")
+_word("tanhshrink", F.tanhshrink)
 _word("threshold", F.threshold, "input threshold value inplace=False", aten="threshold.default")
 _word("clamp", torch.clamp, "input min=None max=None", methods="clamp clamp_ clip", aten="clamp.default clamp_.default")
-_word("to", "to", "input dtype", methods="to float half double bfloat16 long int bool type_as", aten="to.dtype _to_copy.default")
+_word(
+    "to",
+    "to",
+    "input dtype",
+    methods="to float half double bfloat16 long int bool type_as",
+    aten="to.dtype to.dtype_layout _to_copy.default type_as.default",
+)
 _word("detach", torch.detach, methods="detach", aten="detach.default")
 
 # Several tensors, element by element with broadcasting; ``other`` may be a number.
@@ -163,8 +173,8 @@ _word(
     aten="div.Tensor div_.Tensor div.Tensor_mode div.Scalar",
 )
 _word("pow", torch.pow, "input other", tensors=2, aliases=(operator.pow,), methods="pow", aten="pow.Tensor_Scalar pow.Tensor_Tensor")
-_word("maximum", torch.maximum, "input other", tensors=2, methods="maximum", aten="maximum.default")
-_word("minimum", torch.minimum, "input other", tensors=2, methods="minimum", aten="minimum.default")
+_word("maximum", torch.maximum, "input other", tensors=2, methods="maximum", aten="maximum.default max.other")
+_word("minimum", torch.minimum, "input other", tensors=2, methods="minimum", aten="minimum.default min.other")
 _word("where", torch.where, "condition input other", tensors=3, aten="where.self where.ScalarOther where.ScalarSelf")
 _word(
     "masked_fill",
@@ -230,12 +240,25 @@ _word("roll", torch.roll, "input shifts dims", methods="roll", aten="roll.defaul
 _word("index_select", torch.index_select, "input dim index", methods="index_select", aten="index_select.default")
 _word("index_add", torch.index_add, "input dim index source", methods="index_add", aten="index_add.default")
 _word("channel_shuffle", F.channel_shuffle, "input groups", aliases=(torch.channel_shuffle,), aten="channel_shuffle.default")
+_word("repeat", "repeat", "input repeats", aten="repeat.default", gathers="repeats")
+_word(
+    "repeat_interleave",
+    torch.repeat_interleave,
+    "input repeats dim=None",
+    methods="repeat_interleave",
+    aten="repeat_interleave.self_int",
+)
+_word("pixel_unshuffle", F.pixel_unshuffle, "input downscale_factor", aliases=(torch.pixel_unshuffle,), aten="pixel_unshuffle.default")
 _word("pixel_shuffle", F.pixel_shuffle, "input upscale_factor", aliases=(torch.pixel_shuffle,), aten="pixel_shuffle.default")
 
 # Sums and products over whole dimensions.
 _word("mean", torch.mean, "input dim=None keepdim=False", methods="mean", aten="mean.dim mean.default", gathers="dim")
 _word("sum", torch.sum, "input dim=None keepdim=False", methods="sum", aten="sum.dim_IntList sum.default", gathers="dim")
 _word("amax", torch.amax, "input dim=None keepdim=False", methods="amax", aten="amax.default", gathers="dim")
+_word("amin", torch.amin, "input dim=None keepdim=False", methods="amin", aten="amin.default", gathers="dim")
+for _name in ("argmax", "argmin"):
+    _word(_name, getattr(torch, _name), "input dim=None keepdim=False", methods=_name, aten=f"{_name}.default")
+_word("cumsum", torch.cumsum, "input dim dtype=None", methods="cumsum", aten="cumsum.default")
 _word("softmax", torch.softmax, "input dim dtype=None", aliases=(F.softmax,), methods="softmax", aten="softmax.int _softmax.default")
 _word(
     "log_softmax",
@@ -271,6 +294,12 @@ _word(
     "input size=None scale_factor=None mode=nearest align_corners=None recompute_scale_factor=None antialias=False",
     aten=" ".join(f"{operator_name}.vec" for operator_name in RESIZING),
 )
+for _dims in (1, 2, 3):  # With windows that are computed from sizes; all others are layers.
+    _max, _mean, _adaptive = f"max_pool{_dims}d", f"avg_pool{_dims}d", f"adaptive_avg_pool{_dims}d"
+    _window = "input kernel_size stride=None padding=0 "
+    _word(_max, getattr(torch, _max), f"{_window}dilation=1 ceil_mode=False", aliases=(getattr(F, _max),), aten=f"{_max}.default")
+    _word(_mean, getattr(F, _mean), f"{_window}ceil_mode=False count_include_pad=True", aten=f"{_mean}.default")
+    _word(_adaptive, getattr(F, _adaptive), "input output_size", aten=f"{_adaptive}.default")
 _word("pad", F.pad, "input pad mode=constant value=None", aten="pad.default constant_pad_nd.default")
 
 # Sizes, which are numbers, and tensors made from them.
@@ -279,26 +308,35 @@ _word("arange", torch.arange, "start end=None step=1 dtype=None", tensors=0, ate
 _word("zeros", torch.zeros, "shape dtype=None", tensors=0, aten="zeros.default", gathers="shape")
 _word("ones", torch.ones, "shape dtype=None", tensors=0, aten="ones.default", gathers="shape")
 _word("full", torch.full, "shape fill_value dtype=None", tensors=0, aten="full.default")
-_word("zeros_like", torch.zeros_like, aten="zeros_like.default")
-_word("ones_like", torch.ones_like, aten="ones_like.default")
+_word("zeros_like", torch.zeros_like, "input dtype=None", aten="zeros_like.default")
+_word("ones_like", torch.ones_like, "input dtype=None", aten="ones_like.default")
+_word("full_like", torch.full_like, "input fill_value dtype=None", aten="full_like.default")
+_word("outer", torch.outer, "input other", tensors=2, methods="outer", aten="outer.default")
 _word("triu", torch.triu, "input diagonal=0", methods="triu", aten="triu.default")
 _word("tril", torch.tril, "input diagonal=0", methods="tril", aten="tril.default")
 
 INT_ARITHMETIC: dict[Any, Callable[..., Any]] = {
-    operator.add: operator.add, operator.sub: operator.sub, operator.mul: operator.mul, operator.floordiv: operator.floordiv,
-    operator.mod: operator.mod, operator.truediv: operator.truediv, operator.neg: operator.neg, operator.pow: operator.pow,
+    function: function
+    for function in (
+        operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.truediv, operator.neg, operator.pow,
+        math.ceil, math.floor, math.trunc, torch.sym_max, torch.sym_min, torch.sym_float, torch.sym_int,
+    )
 }  # fmt: skip
+"""Arithmetic with sizes; ``torch``'s own forms of max, min, float and int let it be followed once more."""
 
 # fmt: off
 ELEMENTWISE = frozenset((
     "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "abs", "neg", "square", "sin", "cos", "erf", "reciprocal", "floor", "ceil", "round",
     "sign", "log1p", "expm1", "logical_not", "relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "hardswish",
-    "hardsigmoid", "hardtanh", "softplus", "softsign", "logsigmoid", "threshold", "clamp", "to", "detach",
+    "hardsigmoid", "hardtanh", "softplus", "softsign", "logsigmoid", "threshold", "hardshrink", "softshrink",
+    "tanhshrink", "clamp", "to", "detach",
 ))
 MOVEMENT = frozenset((
     "reshape", "flatten", "unflatten", "permute", "transpose", "movedim", "unsqueeze", "squeeze", "expand", "getitem", "narrow", "chunk",
-    "split", "tensor_split", "unbind", "stack", "flip", "roll", "channel_shuffle", "pixel_shuffle",
+    "split", "tensor_split", "unbind", "stack", "flip", "roll", "channel_shuffle", "pixel_shuffle", "pixel_unshuffle",
+    "repeat", "repeat_interleave",
 ))
 # fmt: on
+POOLING = frozenset(f"{kind}{dims}d" for kind in ("max_pool", "avg_pool", "adaptive_avg_pool") for dims in (1, 2, 3))
 HOMOGENEOUS = frozenset({"relu", "leaky_relu"})
 """f(s x) = s f(x) for s > 0, among the functions that work element by element."""

@@ -91,6 +91,11 @@ def is_tensor(node: object) -> bool:
     return isinstance(node, fx.Node) and "shape" in node.meta
 
 
+def is_number(node: fx.Node) -> bool:
+    """Whether a node's result is a number, such as a size."""
+    return "value" in node.meta
+
+
 def tensor_inputs(node: fx.Node) -> list[fx.Node]:
     """The tensors that a node reads."""
     return [read for read in node.all_input_nodes if "shape" in read.meta]

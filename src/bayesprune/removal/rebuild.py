@@ -37,6 +37,7 @@ class Rebuild:
         attributes: its layers and tensors by path.
         new: the new node for each old one.
         layout: what of an old node's result exists in the new graph.
+        trains: whether anything in the network is trained, and constants with it.
     """
 
     def __init__(self, analysis: Analysis) -> None:
@@ -45,6 +46,7 @@ class Rebuild:
         self.attributes: dict[str, Any] = {}
         self.new: dict[fx.Node, fx.Node] = {}
         self.layout: dict[fx.Node, Layout] = {}
+        self.trains = any(parameter.requires_grad for parameter in analysis.module.parameters())
         self._copies: dict[int, Any] = {}
         self._supplied: dict[tuple[Any, ...], fx.Node] = {}
 
@@ -178,18 +180,20 @@ class Rebuild:
         return self.say("expand", self.tensor("constant", self.like(node, values), trainable=True), shape=tuple(sizes))
 
     def size_like(self, node: fx.Node, dim: int) -> fx.Node:
-        """The size of a dimension that varies, taken from a network input of the same size."""
+        """The size of a dimension that varies, taken from a network input that has always had the same size."""
+        sizes = [shape[dim] for shape in node.meta["shapes"]]
         for candidate in self.analysis.module.graph.nodes:
             if candidate.op == "placeholder" and candidate in self.new:
                 for other in candidate.meta.get("varies", ()):
-                    if shape_of(candidate)[other] == shape_of(node)[dim]:
+                    if [shape[other] for shape in candidate.meta["shapes"]] == sizes:
                         return self.say("size", self.new[candidate], dim=other)
         raise CannotRemoveError(node, "it is constant, but its size depends on the input")
 
     def tensor(self, name: str, value: Tensor, trainable: bool = False) -> fx.Node:
         """A new parameter or buffer."""
         path = f"{name}_{sum(key.startswith(f'{name}_') for key in self.attributes)}"
-        self.attributes[path] = nn.Parameter(value) if trainable and value.is_floating_point() else value
+        trainable = trainable and value.is_floating_point()
+        self.attributes[path] = nn.Parameter(value, requires_grad=self.trains) if trainable else value
         return self.graph.get_attr(path)
 
     def like(self, node: fx.Node, value: Tensor) -> Tensor:

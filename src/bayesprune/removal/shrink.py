@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from bayesprune.removal.analysis import Analysis
+from bayesprune.removal.analysis import Analysis, is_number
 from bayesprune.removal.rebuild import CannotRemoveError, Rebuild
 from bayesprune.removal.rules import rule_for
-from bayesprune.removal.status import Known, compressed, known
+from bayesprune.removal.status import Known, anywhere, compressed, known
 
 
 def shrink(module: fx.GraphModule, rigid: frozenset[fx.Node] = frozenset()) -> tuple[fx.GraphModule, Analysis]:
@@ -66,6 +66,7 @@ def _find_known(analysis: Analysis, node: fx.Node, zeros: Mapping[fx.Node, Tenso
         found = rule_for(analysis, node).known(analysis, node)
         if node in zeros:
             found = _with_zeros(found, zeros[node])
+        found = None if found is None else found.wherever(node.meta.get("resizes", ()))
     if found is not None:
         analysis.known[node] = found
 
@@ -84,7 +85,7 @@ def _find_needs(analysis: Analysis, node: fx.Node, baseline: Analysis | None) ->
             return
     else:
         wanted = (analysis.parts[user].get(node) for user in node.users if user in analysis.parts)
-        needed = torch.tensor(True) if node.op == "output" else _together(wanted)
+        needed = torch.tensor(True) if node.op == "output" or (node in analysis.rigid and is_number(node)) else _together(wanted)
     if needed is None:
         return
     analysis.needed[node] = needed
@@ -94,6 +95,8 @@ def _find_needs(analysis: Analysis, node: fx.Node, baseline: Analysis | None) ->
     parts: dict[fx.Node, Tensor] = {}
     for read, part in rule_for(analysis, node).needs(analysis, node, needed):
         if bool(part.any()):
+            # At another size other indices would be needed, so all are.
+            part = anywhere(part, read.meta.get("resizes", ()))
             parts[read] = compressed(parts[read] | part) if read in parts else part
     before = {} if baseline is None else baseline.parts.get(node, {})
     unchanged = parts.keys() == before.keys() and all(torch.equal(part, before[read]) for read, part in parts.items())
@@ -117,15 +120,26 @@ def rebuild(analysis: Analysis) -> fx.GraphModule:
         CannotRemoveError: a node cannot work with less than its whole inputs.
     """
     build = Rebuild(analysis)
+    written = _written(analysis)
     for node in analysis.module.graph.nodes:
-        computed = node in analysis.needed and node not in analysis.constant
-        if computed or node.op in ("placeholder", "output") or "value" in node.meta:
+        if node in written:
             try:
                 rule_for(analysis, node).rebuild(build, node)
             except CannotRemoveError as obstacle:
                 obstacle.asked_by = node
                 raise
     return build.module()
+
+
+def _written(analysis: Analysis) -> set[fx.Node]:
+    """The nodes of the new network: what is computed, and the numbers that this takes."""
+    written: set[fx.Node] = set()
+    for node in reversed(analysis.module.graph.nodes):
+        computed = node in analysis.needed and node not in analysis.constant
+        read = is_number(node) and any(user in written for user in node.users)
+        if computed or read or node.op in ("placeholder", "output"):
+            written.add(node)
+    return written
 
 
 def _is_constant(analysis: Analysis, node: fx.Node, needed: Tensor) -> bool:

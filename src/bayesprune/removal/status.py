@@ -3,6 +3,7 @@
 A status has the rank of the activation it speaks of; along a dimension in which it says the same everywhere it has size one.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,15 @@ class Known:
     def zero(self) -> Tensor:
         """Which elements are known to be zero."""
         return self.mask & (self.value == 0)
+
+    def wherever(self, dims: Iterable[int]) -> "Known | None":
+        """What is known of all indices of these dimensions alike: their number changes from input to input."""
+        mask, value = self.mask, self.value
+        for dim in dims:
+            if mask.shape[dim] > 1:
+                first = value.narrow(dim, 0, 1)
+                mask, value = mask.all(dim=dim, keepdim=True) & (value == first).all(dim=dim, keepdim=True), first
+        return self if mask is self.mask else known(mask, value)
 
 
 def known(mask: Tensor, value: Tensor) -> Known | None:
@@ -40,6 +50,12 @@ def compressed(status: Tensor) -> Tensor:
         if status.shape[dim] > 1 and _is_uniform(status, dim):
             status = status.narrow(dim, 0, 1)
     return status
+
+
+def anywhere(status: Tensor, dims: Iterable[int]) -> Tensor:
+    """Where it holds for some index of these dimensions, for all of them."""
+    spread = [dim for dim in dims if status.ndim > dim and status.shape[dim] > 1]
+    return status.any(dim=spread, keepdim=True) if spread else status
 
 
 def along(status: Tensor, dim: int, size: int) -> Tensor:

@@ -1,7 +1,9 @@
 """One rule for each kind of operation, and which operation is of which kind."""
 
+import operator
 from typing import cast
 
+import torch
 from torch import fx, nn
 
 from bayesprune.gates.hooks import has_other_hooks
@@ -19,8 +21,8 @@ from bayesprune.graph.layer_types import (
     TRANSPOSED_CONVOLUTIONS,
     UPSAMPLINGS,
 )
-from bayesprune.graph.vocabulary import ELEMENTWISE, FUNCTIONS, MOVEMENT
-from bayesprune.removal.analysis import Analysis, shape_of, tensor_inputs
+from bayesprune.graph.vocabulary import ELEMENTWISE, FUNCTIONS, MOVEMENT, POOLING
+from bayesprune.removal.analysis import Analysis, is_number, shape_of, tensor_inputs
 from bayesprune.removal.rules.contract import Attribute, Number, Output, Placeholder, Rule, Size
 from bayesprune.removal.rules.elementwise import Activation, Combination
 from bayesprune.removal.rules.layers import Convolution, Embedding, Linear
@@ -49,11 +51,13 @@ _BY_FUNCTION: dict[str, Rule] = (
         Combination(),
     )
     | dict.fromkeys(MOVEMENT - {"stack"}, Movement())
-    | dict.fromkeys(("mean", "sum", "amax"), Reduction())
+    | dict.fromkeys(("mean", "sum", "amax", "amin"), Reduction())
     | dict.fromkeys(("softmax", "log_softmax"), Softmax())
-    | dict.fromkeys(("interpolate", "pad"), SpatialOperation())
+    | dict.fromkeys(("interpolate", "pad", *POOLING), SpatialOperation())
     | {"cat": Concatenation(), "index_select": Selection(), "matmul": Product(), "attention": Attention(), "size": Size()}
 )
+_CUTS = (operator.getitem, torch.narrow)
+"""What takes a part of a tensor: how large a part may depend on the size of the input."""
 _NEEDS_BATCH = (ChannelNorm, Convolution, GroupNorm, SpatialOperation)
 
 
@@ -91,6 +95,12 @@ def _is_out_of_the_ordinary(analysis: Analysis, node: fx.Node, rule: Rule) -> bo
     if isinstance(rule, Selection):
         index = node.kwargs["index"]
         return not isinstance(index, fx.Node) or index.op != "get_attr"
+    if isinstance(rule, Movement) and node.target in _CUTS:
+        return any(is_number(read) and read.meta["varies"] for read in node.all_input_nodes)
+    if isinstance(rule, Attention):
+        return bool(node.kwargs.get("enable_gqa"))
+    if isinstance(rule, Concatenation):
+        return not isinstance(node.args[0], (tuple, list))
     if isinstance(rule, Softmax):
         return (analysis.layer(node).dim if node.op == "call_module" else node.kwargs.get("dim")) is None
     if isinstance(rule, SpatialOperation) and "pad" in node.kwargs:

@@ -86,10 +86,15 @@ class Attribute(Rule):
 
 
 class Size(Rule):
-    """The size of a dimension. Where units were removed it is the size the model was written for, a number."""
+    """The size of a dimension. Where units were removed it is the size the model was written for, a number.
+
+    A tensor of which nobody reads anything else need not be computed, unless nothing else has that size.
+    """
 
     def needs(self, analysis: Analysis, node: fx.Node, needed: Tensor) -> Iterator[tuple[fx.Node, Tensor]]:
-        return iter(())
+        if node in analysis.rigid:
+            for read in tensor_inputs(node):
+                yield read, everything(read)
 
     def rebuild(self, build: "Rebuild", node: fx.Node) -> None:
         (read,) = tensor_inputs(node)

@@ -82,16 +82,16 @@ def smaller_linear(layer: nn.Linear, rows: Tensor, columns: Tensor, shift: Tenso
     smaller = nn.Linear(len(columns), len(rows), bias=bias is not None or _is_there(shift), device="meta")
     smaller.weight = nn.Parameter(weight[rows][:, columns].clone(), requires_grad=layer.weight.requires_grad)
     if smaller.bias is not None:
-        smaller.bias = shifted_bias(bias, shift, rows, weight)
+        smaller.bias = shifted_bias(bias, shift, rows, weight, layer.weight.requires_grad)
     return smaller.train(layer.training)
 
 
-def shifted_bias(bias: Tensor | None, shift: Tensor | None, rows: Tensor, like: Tensor) -> nn.Parameter:
-    """The bias of the chosen rows with a constant added."""
+def shifted_bias(bias: Tensor | None, shift: Tensor | None, rows: Tensor, like: Tensor, trains: bool) -> nn.Parameter:
+    """The bias of the chosen rows with a constant added; one that is new is trained if the weights are."""
     base = like.new_zeros(len(rows), dtype=torch.float64) if bias is None else bias.detach().double()[rows]
     if shift is not None:
         base = base + shift.to(base.device)[rows]
-    return nn.Parameter(base.to(like.dtype), requires_grad=bias is None or bias.requires_grad)
+    return nn.Parameter(base.to(like.dtype), requires_grad=trains if bias is None else bias.requires_grad)
 
 
 def _is_there(shift: Tensor | None) -> bool:
@@ -248,7 +248,7 @@ def smaller_convolution(
     smaller = kind(inputs, outputs, layer.kernel_size, groups=groups, bias=has_bias, device="meta", **options)
     smaller.weight = nn.Parameter(part.clone(), requires_grad=cast(Tensor, layer.weight).requires_grad)
     if has_bias:
-        smaller.bias = shifted_bias(bias, shift, rows, weight)
+        smaller.bias = shifted_bias(bias, shift, rows, weight, cast(Tensor, layer.weight).requires_grad)
     trained: nn.Module = smaller.train(layer.training)
     return trained
 

@@ -25,8 +25,8 @@ class Reduction(Rule):
         dims, keep = self.dims(node)
         mask = fact.mask.all(dim=dims, keepdim=keep)
         name = getattr(node.target, "__name__", "")
-        if name == "amax":
-            return known(mask, fact.value.amax(dim=dims, keepdim=keep))
+        if name in ("amax", "amin"):
+            return known(mask, getattr(fact.value, name)(dim=dims, keepdim=keep))
         value = fact.value.mean(dim=dims, keepdim=keep)
         if name == "sum":
             if any(dim in read.meta["varies"] for dim in dims):
@@ -160,7 +160,7 @@ class Attention(Rule):
         reads = self._reads(node)
         query, key, value, *masks = reads
         rank = len(shape_of(node))
-        if any(len(shape_of(read)) != rank for read in (query, key, value)) or node.kwargs.get("enable_gqa"):
+        if any(len(shape_of(read)) != rank for read in (query, key, value)):
             super().rebuild(build, node)
             return
         offered = leading_layout(build, node, [query, key, value], rank - 2)
