@@ -89,8 +89,9 @@ def with_batch_size(example_inputs: ExampleInputs, size: int) -> ExampleInputs:
 def with_other_sizes(example_inputs: ExampleInputs) -> Iterator[list[ExampleInputs]]:
     """The inputs in other sizes than that of the batch: longer sequences, smaller images.
 
-    Dimensions of one size, in all tensors, change together, because they often mean the same; each by itself comes after that. Every item
-    is a list of alternatives, of which one is enough. Which of them a model takes only the model knows.
+    Dimensions of one size, in all tensors, change together, because they often mean the same; after that only those at one place of the
+    shape, such as all heights without the widths. Every item is a list of alternatives, of which one is enough. Which of them a model takes
+    only the model knows.
     """
     now = batch_size(example_inputs)
     args, kwargs = arguments(example_inputs)
@@ -100,16 +101,16 @@ def with_other_sizes(example_inputs: ExampleInputs) -> Iterator[list[ExampleInpu
         for position, leaf in enumerate(leaves)
         if isinstance(leaf, Tensor)
         for dim, size in enumerate(leaf.shape)
-        if size > 1 and (dim > 0 or size != now)
+        if size > 0 and (dim > 0 or size != now)
     ]
     sizes = list(dict.fromkeys(leaves[position].shape[dim] for position, dim in places))
     groups = [[place for place in places if leaves[place[0]].shape[place[1]] == size] for size in sizes]
-    alone = [[place] for group in groups if len(group) > 1 for place in group]
-    for group in (*groups, *alone):
+    apart = [[place for place in group if place[1] == dim] for group in groups for dim in dict.fromkeys(dim for _, dim in group)]
+    for group in (*groups, *(part for part in apart if part not in groups)):
         position, dim = group[0]
         size = leaves[position].shape[dim]
         alternatives = []
-        for other in (size // 2 if size % 2 == 0 else size - 1, 2 * size):
+        for other in (size // 2 if size % 2 == 0 else size - 1, 2 * size)[size == 1 :]:
             changed = list(leaves)
             for position, dim in group:
                 index = torch.arange(other, device=leaves[position].device) % size

@@ -118,11 +118,13 @@ class Trial:
 
     def _joins(self, analysis: Analysis, rule: Rule, node: fx.Node, user: fx.Node) -> bool:
         """Whether the operation lays the units beside something that has them all."""
-        reads = tensor_inputs(user)
+        units_along = [dim for dim, size in enumerate(analysis.known[node].mask.shape) if size > 1]
         if isinstance(rule, Combination) and user.target is not torch.mul:
-            return len(reads) > 1 and any(shape_of(read) != shape_of(user) for read in reads)
+            rank = len(shape_of(user))
+            shapes = [[1] * (rank - len(shape_of(read))) + list(shape_of(read)) for read in tensor_inputs(user)]
+            spread = [dim + rank - len(shape_of(node)) for dim in units_along] or range(rank)
+            return any(shape[dim] != shape_of(user)[dim] for shape in shapes for dim in spread)
         if isinstance(rule, Concatenation):
-            units_along = [dim for dim, size in enumerate(analysis.known[node].mask.shape) if size > 1]
             return rule.dim(user) not in units_along
         return False
 

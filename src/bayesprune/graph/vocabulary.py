@@ -278,6 +278,7 @@ _word(
     methods="matmul bmm mm __matmul__",
     aten="matmul.default bmm.default mm.default",
 )
+_word("linear", F.linear, "input weight bias=None", tensors=3, aten="linear.default")  # With a weight that is computed.
 _word("einsum", torch.einsum, "equation operands", tensors=2, aten="einsum.default", gathers="operands")
 _word(
     "attention",
