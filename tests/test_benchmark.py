@@ -10,6 +10,7 @@ from torch import nn
 
 from bayesprune.attach import sparsify
 from bayesprune.benchmark import Benchmark, Timing, benchmark
+from bayesprune.benchmark import latency as latency_module
 from bayesprune.benchmark import turns as turns_module
 from bayesprune.benchmark.turns import Contender, take_turns
 from bayesprune.errors import InputError
@@ -271,6 +272,15 @@ def test_onnxruntime_is_an_extra(monkeypatch):
         ({"repetitions": 0}, "repetitions must be"),
         ({"warmup": 0}, "warmup must be"),
         ({"threads": 0}, "threads must be"),
+        ({"seconds": "1"}, "0 or more, not '1'"),
+        ({"seconds": None}, "0 or more, not None"),
+        ({"runtimes": [[]]}, r"no runtime is called \[\]"),
+        ({"runtimes": [5]}, "no runtime is called 5"),
+        ({"threads": 1_000_000}, "threads must be a whole number of at most"),
+        ({"threads": 10**11}, "threads must be a whole number of at most"),
+        ({"threads": "2"}, "threads must be"),
+        ({"batch_sizes": (1, 10**11)}, "a batch of 100000000000 of these inputs has more than"),
+        ({"batch_sizes": (10**30,)}, "choose smaller batch_sizes"),
         ({"compare": "liner"}, "no model is called 'liner': compare with one of Linear"),
     ],
 )
@@ -288,3 +298,14 @@ def test_models_that_cannot_be_measured():
         benchmark({"a": nn.Linear(3, 2), "b": 3}, torch.rand(1, 3))
     with pytest.raises(InputError, match="a dictionary of some by name"):
         benchmark({}, torch.rand(1, 3))
+    with pytest.raises(InputError, match="the names of models are text, not 1"):
+        benchmark({1: nn.Linear(3, 2)}, torch.rand(1, 3))
+
+
+def test_batches_that_the_memory_does_not_hold(monkeypatch):
+    def full(*_):
+        raise RuntimeError("can't allocate memory")
+
+    monkeypatch.setattr(latency_module, "with_batch_size", full)
+    with pytest.raises(InputError, match="a batch of 64 of these inputs cannot be made: can't allocate memory"):
+        benchmark(nn.Linear(3, 2), torch.rand(1, 3), batch_sizes=(64,))

@@ -157,8 +157,9 @@ def test_recurrent_layers_on_a_gpu_are_one_operator():
 def test_the_batch_can_lie_elsewhere():
     layer, x = nn.TransformerEncoderLayer(8, 2, 16), torch.rand(6, 3, 8)
     assert cost(layer, x, batch=3).macs == macs(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), x.transpose(0, 1))
-    with pytest.raises(InputError, match="at least 1, not 0"):
-        cost(layer, x, batch=0)
+    for batch in (0, -1, "2", 1.5, True):
+        with pytest.raises(InputError, match=f"at least 1, not {batch!r}"):
+            cost(layer, x, batch=batch)
 
 
 class TestActivations:

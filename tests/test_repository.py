@@ -34,7 +34,7 @@ ROOMS: dict[str, set[str]] = {
     "compact": {"attach", "cost"},
     "summary": {"gates", "cost"},
     "storage": {"errors"},
-    "artifact": {"graph", "attach", "storage", "version"},
+    "artifact": {"graph", "attach", "cost", "storage", "version"},
     "benchmark": {"cost", "artifact", "version"},
     "training": {"data", "objective", "prediction", "attach", "cost", "summary", "storage", "version"},
     "experiments": {"training", "compact", "artifact", "benchmark"},

@@ -153,7 +153,9 @@ def test_rows_round_trip(tmp_path):
 
 
 @pytest.mark.parametrize("reader", [storage.read_json, storage.read_rows])
-@pytest.mark.parametrize("bad", [b'{"a": 1', b"\xff\xfe\x00", b"nonsense", b'{"a": 1}\n{"a"'])
+@pytest.mark.parametrize(
+    "bad", [b'{"a": 1', b"\xff\xfe\x00", b"nonsense", b'{"a": 1}\n{"a"', b"[" * 100_000], ids=lambda bad: str(bad[:20])
+)
 def test_damaged_json(tmp_path, reader, bad):
     path = tmp_path / "bad.json"
     path.write_bytes(bad)
@@ -287,3 +289,20 @@ def test_not_a_safetensors_file(tmp_path, content):
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(StorageError):
         storage.read_tensors(tmp_path / "x")
+
+
+def test_what_is_read_does_not_hang_on_the_file(tmp_path, content):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    tensors, _ = storage.read_tensors(path)
+    with path.open("r+b") as file:
+        file.write(bytes(len(content)))
+    assert same_tensors(tensors, TENSORS)
+
+
+def test_conjugate_is_written_as_it_is(tmp_path):
+    numbers = torch.randn(3, dtype=torch.complex64).conj()
+    storage.write_tensors(tmp_path / "file", {"a": numbers, "b": numbers.imag}, {})
+    tensors, _ = storage.read_tensors(tmp_path / "file")
+    assert torch.equal(tensors["a"], numbers)
+    assert torch.equal(tensors["b"], numbers.imag)

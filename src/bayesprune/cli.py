@@ -16,7 +16,8 @@ from bayesprune.benchmark import benchmark
 from bayesprune.data import describe_datasets, load_dataset
 from bayesprune.data.folders import named_folder
 from bayesprune.data.mnist import find_mnist
-from bayesprune.errors import BayespruneError, InputError
+from bayesprune.errors import BayespruneError, InputError, RunFolderError, one_line
+from bayesprune.example_inputs import first_line
 from bayesprune.experiments import RunConfig, check_config, read_config, run_main_job
 from bayesprune.experiments.compacted import CERTIFICATE, NETWORK
 from bayesprune.experiments.deployment import export_deployment, open_deployment
@@ -128,10 +129,14 @@ def run(
         advice = f"stopped; finished epochs are kept: go on with bayesprune run --resume {folder}"
         err.print(advice, highlight=False, soft_wrap=True, markup=False)
         raise typer.Exit(130) from stop
-    _draw(folder, config)
-    out.print(stage_table(summary))
-    for line in latency_lines(summary):
-        out.print(line, highlight=False, soft_wrap=True)
+    try:
+        _report(folder, config, summary)
+    except InputError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise RunFolderError(
+            f"summary.json or metrics.jsonl in {folder} is damaged ({first_line(error)}): put a good copy in its place or start a new run"
+        ) from error
     written = f"written to {folder}: {NETWORK}, {CERTIFICATE}, summary.json, metrics.jsonl, {FIGURE}, checkpoints/"
     out.print(written, highlight=False, soft_wrap=True, markup=False)
 
@@ -164,6 +169,14 @@ def _check_same(config: RunConfig, given: dict[str, Any], folder: Path) -> RunCo
             option = name.replace("_", "-")
             raise InputError(f"the run in {folder} has {option} {stored[name]}, not {value}; --resume needs no other option")
     return config
+
+
+def _report(folder: Path, config: RunConfig, summary: dict[str, Any]) -> None:
+    """Draw the figure and print the tables of a finished run."""
+    _draw(folder, config)
+    out.print(stage_table(summary))
+    for line in latency_lines(summary):
+        out.print(line, highlight=False, soft_wrap=True)
 
 
 def _draw(folder: Path, config: RunConfig) -> None:
@@ -219,7 +232,10 @@ def export(
     target: Annotated[Path | None, typer.Option("--out", help="The ONNX file; by default beside the network.")] = None,
 ) -> None:
     """Write a network as an ONNX file that has been seen to compute the same in onnxruntime."""
-    written = target or (path / NETWORK if path.is_dir() else path).with_suffix(".onnx")
+    network = path / NETWORK if path.is_dir() else path
+    written = target or network.with_suffix(".onnx")
+    if written.exists() and network.exists() and written.samefile(network):
+        raise InputError(f"{written} is the network itself, which the ONNX file would replace: give another name with --out")
     export_deployment(path, written)
     out.print(f"written to {written}", highlight=False, soft_wrap=True, markup=False)
 
@@ -262,7 +278,7 @@ def main() -> None:
     try:
         app()
     except BayespruneError as error:
-        err.print(f"error: {error}", style="red", highlight=False, soft_wrap=True, markup=False)
+        err.print(f"error: {one_line(str(error))}", style="red", highlight=False, soft_wrap=True, markup=False)
         sys.exit(2)
 
 

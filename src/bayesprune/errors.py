@@ -35,6 +35,11 @@ class DivergedError(BayespruneError, ArithmeticError):
     """Training produced a NaN or an infinity; the last good checkpoint is kept."""
 
 
+def one_line(text: str) -> str:
+    """The text with line ends and whatever else a terminal would obey written out."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """The end of a message about an unknown name: the known one that is closest to it, if any is."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import secrets
+import stat
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,28 +16,59 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from bayesprune.errors import StorageError
+from bayesprune.errors import InputError, StorageError
 
 _HEADER = "bayesprune"
-_UNFINISHED = re.compile(r"\..+\.\d+\.part")
+_UNFINISHED = re.compile(r"\..+\.\d+(\.[0-9a-f]+)?\.part")
+
+
+def as_path(path: str | os.PathLike[str]) -> Path:
+    """The path, which must be one that a file can have.
+
+    Raises:
+        InputError: it is no text, or has characters that no path has.
+    """
+    try:
+        if b"\0" not in os.fsencode(Path(path)):
+            return Path(path)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path!r} is no path of a file: {error}") from error
+    raise InputError(f"{path!r} is no path of a file: it contains a null character")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file durably: to a temporary name first, flushed to the disk, then renamed over the old one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    """Write a file durably: to a temporary name first, flushed to the disk, then renamed over the old one, whose permissions it keeps."""
+    path = as_path(path)
+    temporary = path.parent / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part"
     try:
-        with temporary.open("wb") as file:
+        permissions = _permissions(path)
+        with temporary.open("xb") as file:
+            if permissions is not None:
+                temporary.chmod(permissions)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        _sync_folder(path.parent)
-    except OSError as error:
+    except BaseException as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise StorageError(
             f"cannot write {path}: {error.strerror}; what was there before is untouched. Free some space or choose another folder"
         ) from error
+    _sync_folder(path.parent)
+
+
+def _permissions(path: Path) -> int | None:
+    """Those of the file that is to be replaced; None if there is none."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(mode):
+        raise StorageError(f"cannot write {path}: it is a folder or a device, which no file can replace. Choose another name")
+    return stat.S_IMODE(mode)
 
 
 def unfinished_files(folder: Path) -> list[Path]:
@@ -61,7 +94,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StorageError(f"{path} is damaged: {error}") from error
 
 
@@ -87,7 +120,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StorageError(f"{path} is damaged: {error}") from error
 
 
@@ -101,7 +134,7 @@ def make_folder(path: Path) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
     """Write tensors and a JSON description of them into one safetensors file, with a checksum."""
-    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    plain = {name: plain_copy(tensor) for name, tensor in tensors.items()}
     content = {"checksum": checksum(plain, description), "description": dict(description)}
     write_bytes(path, save(plain, {_HEADER: json.dumps(content, allow_nan=False)}))
 
@@ -115,16 +148,30 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     advice = "remove the file to start from what is before it, or put a good copy in its place"
     try:
         with safe_open(path, framework="pt") as file:
-            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = own_tensors(file)
             header = json.loads((file.metadata() or {})[_HEADER])
             expected, description = header["checksum"], dict(header["description"])
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error}; {advice}") from error
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise StorageError(f"{path} is damaged: {error}; {advice}") from error
     if expected != checksum(tensors, description):
         raise StorageError(f"{path} is damaged: its checksum does not match; {advice}")
     return tensors, description
+
+
+def plain_copy(tensor: Tensor) -> Tensor:
+    """The elements of a tensor on the processor, in order, as they are: neither conjugated nor negated on the way."""
+    return tensor.detach().cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+
+
+def own_tensors(file: Any) -> dict[str, Tensor]:
+    """The tensors of an open file in memory of their own: what safetensors gives is a window onto a file that others may cut or change."""
+    windows = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    copies = {name: torch.empty_like(window) for name, window in windows.items()}
+    for name, copy in copies.items():
+        _bytes(copy).copy_(_bytes(windows[name]))  # Not as elements: damaged booleans would be mended before the checksum sees them.
+    return copies
 
 
 def checksum(tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> int:
@@ -132,8 +179,12 @@ def checksum(tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> i
     value = zlib.crc32(json.dumps(description, sort_keys=True).encode())
     for name in sorted(tensors):
         value = zlib.crc32(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode(), value)
-        value = zlib.crc32(tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data, value)
+        value = zlib.crc32(_bytes(tensors[name].detach().cpu().contiguous()).numpy().data, value)
     return value
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -206,3 +206,47 @@ def test_into_is_for_gates_only(small_file):
 def test_larger_than_allowed(small_file):
     with pytest.raises(BayespruneError, match="max_elements"):
         load(small_file, max_elements=100)
+
+
+def test_what_is_loaded_does_not_hang_on_the_file(tmp_path):
+    path = tmp_path / "a.safetensors"
+    model = nn.Sequential(nn.Linear(3, 7), nn.ReLU(), nn.Linear(7, 2))
+    save(model, path, example_inputs=X)
+    network = load(path)
+    content = path.read_bytes()
+    with path.open("r+b") as opened:
+        opened.seek(len(content) - 40)
+        opened.write(b"\xff" * 40)
+        opened.truncate(len(content) // 2)
+    assert torch.equal(network(X), model(X))
+    assert all(parameter.data_ptr() % 16 == 0 for parameter in network.parameters())
+
+
+@pytest.mark.parametrize("path", [None, 3, b"bytes", "a\0b", "\ud800"], ids=repr)
+def test_paths_that_are_none(path):
+    for use in (lambda: save(linear(), path, example_inputs=X), lambda: load(path), lambda: read_description(path)):
+        with pytest.raises(InputError, match="is no path of a file"):
+            use()
+
+
+class Views(nn.Module):
+    """Tensors of the same memory that are not the same numbers."""
+
+    def __init__(self):
+        super().__init__()
+        numbers = torch.randn(3, dtype=torch.complex64)
+        self.register_buffer("plain", numbers)
+        self.register_buffer("conjugate", numbers.conj())
+        self.register_buffer("imaginary", numbers.imag)
+        self.register_buffer("negative", numbers.conj().imag)
+
+    def forward(self, x):
+        return x * self.plain + self.conjugate, x * self.imaginary + self.negative
+
+
+def test_conjugates_and_negatives_are_not_tied(tmp_path):
+    model = Views()
+    save(model, tmp_path / "a", example_inputs=X)
+    network = load(tmp_path / "a")
+    for name, tensor in model.named_buffers():
+        assert torch.equal(network.get_buffer(name), tensor), name

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from gallery import GALLERY
 from torch import nn
 
+from bayesprune.attach import sparsify
 from bayesprune.errors import InputError
 from bayesprune.example_inputs import tensors_in, with_batch_size
 from bayesprune.graph import trace
@@ -213,3 +214,16 @@ def test_resizing_is_one_word_for_both_tracers(rank, options):
         graph = normalise(*tracer(Resizing(), inputs, {}), inputs, {})
         assert [node.target for node in graph.graph.nodes if node.op == "call_function"] == [F.interpolate]
         check(graph, Resizing(), inputs)
+
+
+@pytest.mark.parametrize("method", ["bb", "dbb"])
+def test_gates_of_a_model_in_training_are_only_looked_at(method):
+    """They draw no masks while the graph is tried, and their running statistics stay."""
+    inputs = GALLERY["unet"].inputs()
+    gated = sparsify(GALLERY["unet"].build(), method, example_inputs=inputs).train()
+    state, noise = copy.deepcopy(gated.state_dict()), torch.get_rng_state()
+    graph = trace(gated, inputs)
+    assert graph.meta["other_sizes"]
+    assert gated.training
+    assert all(torch.equal(value, state[name]) for name, value in gated.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), noise)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesprune.artifact.blueprint import Blueprint, TensorPlan
-from bayesprune.artifact.layers import make_layer
+from bayesprune.artifact.layers import make_layer, recurrent_tensors
 from bayesprune.artifact.network import LoadedNetwork
 from bayesprune.artifact.tensors import own_tensors, submodule
 from bayesprune.artifact.values import MalformedError
@@ -23,6 +23,9 @@ def build(blueprint: Blueprint, certificate: dict[str, Any] | None, cost: dict[s
     Raises:
         MalformedError: a name is not one that a module can have, or layers and tensors do not agree.
     """
+    names = blueprint.tensors.names()
+    if recurrent_tensors(blueprint.layers.values()) > len(names):  # Known before they are made, which may take long.
+        raise MalformedError("the recurrent layers have more tensors than the file")
     network = LoadedNetwork(blueprint, certificate, cost)
     expected: dict[str, Tensor] = {}
     for path in sorted(blueprint.layers, key=lambda path: path.count(".")):
@@ -30,7 +33,6 @@ def build(blueprint: Blueprint, certificate: dict[str, Any] | None, cost: dict[s
         owner, name = _home(network, path)
         owner.add_module(name, layer)
         expected |= {f"{path}.{name}": tensor for name, tensor in own_tensors(layer).items()}
-    names = blueprint.tensors.names()
     missing = expected.keys() - set(names)
     if missing:
         raise MalformedError(f"the tensor '{min(missing)}' is missing")

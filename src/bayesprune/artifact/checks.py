@@ -1,9 +1,18 @@
 """Small checks of JSON that came out of a file."""
 
+import reprlib
 from collections.abc import Collection
 from typing import Any
 
 from bayesprune.artifact.values import MalformedError
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = 60
+
+
+def shown(data: Any) -> str:
+    """Data of any kind, as it is quoted in a message: short, on one line and without control characters."""
+    return _SHORT.repr(data)
 
 
 def mapping(data: Any, where: str) -> dict[str, Any]:

@@ -6,15 +6,16 @@ from keyword import iskeyword
 from typing import Any
 
 from bayesprune.artifact.blueprint import Blueprint, LayerPlan, Program, Step
-from bayesprune.artifact.checks import entries, fields, mapping, text
+from bayesprune.artifact.checks import entries, fields, mapping, shown, text
 from bayesprune.artifact.layers import check_settings, forward_parameters, setting_text
 from bayesprune.artifact.network import NUMBER_WORDS
 from bayesprune.artifact.tables import table_from_json, table_to_json
-from bayesprune.artifact.values import MalformedError, decode, encode, references
+from bayesprune.artifact.values import MalformedError, at_most, decode, encode, references
 from bayesprune.graph.layer_types import LAYERS
 from bayesprune.graph.vocabulary import FUNCTIONS
 
 MAX_STEPS = 20_000
+MAX_VALUES = 1_000_000
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}", re.ASCII)
 _EQUATION = re.compile(r"[A-Za-z,.\s]{1,200}(->[A-Za-z.\s]{0,100})?", re.ASCII)
 _TEXTS: dict[str, Callable[[str], Any]] = {
@@ -46,14 +47,13 @@ def from_json(description: Mapping[str, Any]) -> Blueprint:
     Raises:
         MalformedError: something in it is not what a description may say.
     """
+    _check_lengths(description)
     layers = {path: _layer(path, data) for path, data in mapping(description.get("layers"), "layers").items()}
     tensors = table_from_json(description.get("tensors"))
     names, examples = _inputs(description.get("inputs"))
     known = set(names)
     words = {"layer": layers.keys(), "tensor": set(tensors.names()), "call": FUNCTIONS.keys(), "number": NUMBER_WORDS.keys()}
     steps = []
-    if len(entries(description.get("steps"), "steps")) > MAX_STEPS:
-        raise MalformedError(f"there are more than {MAX_STEPS} steps")
     for data in description["steps"]:
         step = _step(data, words, layers)
         _check_new(step.name, known)
@@ -63,6 +63,16 @@ def from_json(description: Mapping[str, Any]) -> Blueprint:
     output = decode(description.get("output"))
     _check_known(references(output), known, "the output")
     return Blueprint(Program(tuple(names), tuple(steps), output), tuple(examples), layers, tensors)
+
+
+def _check_lengths(description: Mapping[str, Any]) -> None:
+    """Refuse what would take long to read. Every layer is called by a step, so there are no more of them."""
+    if len(entries(description.get("steps"), "steps")) > MAX_STEPS:
+        raise MalformedError(f"there are more than {MAX_STEPS} steps")
+    if len(mapping(description.get("layers"), "layers")) > MAX_STEPS:
+        raise MalformedError(f"there are more than {MAX_STEPS} layers")
+    if not at_most(MAX_VALUES, [description.get(part) for part in ("inputs", "steps", "output", "layers")]):
+        raise MalformedError(f"there are more than {MAX_VALUES} values")
 
 
 def _step_to_json(step: Step) -> dict[str, Any]:
@@ -95,7 +105,7 @@ def _inputs(data: Any) -> tuple[list[str], list[Any]]:
 def _layer(path: str, data: Any) -> LayerPlan:
     given = fields(data, f"the layer {path[:60]!r}", {"type", "settings"})
     if not isinstance(given["type"], str) or given["type"] not in LAYERS:
-        raise MalformedError(f"the layer {path[:60]!r} is of an unknown type, {str(given['type'])[:60]!r}")
+        raise MalformedError(f"the layer {path[:60]!r} is of an unknown type, {shown(given['type'])}")
     settings = {
         name: decode(value, lambda word, name=name: setting_text(name, word))  # type: ignore[misc]
         for name, value in mapping(given["settings"], "settings").items()
@@ -114,7 +124,7 @@ def _step(data: Any, words: Mapping[str, Collection[str]], layers: Mapping[str, 
     unknown = [keyword for keyword in kwargs if keyword not in keywords]
     if unknown or positional is None:
         wrong = f"the argument {unknown[0][:60]!r}" if unknown else f"{len(args)} arguments"
-        raise MalformedError(f"the step {name[:60]!r} gives {wrong} to '{target}', which does not take that")
+        raise MalformedError(f"the step {name[:60]!r} gives {wrong} to {target[:60]!r}, which does not take that")
     return Step(
         name,
         kind,  # type: ignore[arg-type]

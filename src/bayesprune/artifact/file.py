@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialise
 from torch import Tensor
 
-from bayesprune.errors import InputError, StorageError
-from bayesprune.storage import checksum, write_bytes
+from bayesprune.errors import InputError, StorageError, one_line
+from bayesprune.storage import as_path, checksum, own_tensors, plain_copy, write_bytes
 
 FORMAT = "bayesprune artifact"
 VERSION = 1
@@ -22,15 +21,11 @@ _ADVICE = "Get a good copy of the file, or save the model again"
 
 def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
     """Write tensors and their description durably: the whole file or nothing."""
-    target = Path(path)
-    if target.is_dir():
-        raise StorageError(
-            f"cannot write {target}: it is a folder. Give the name of a file in it, such as {target / 'network.safetensors'}"
-        )
+    target = file_to_write(path, "network.safetensors")
     text = json.dumps(description, allow_nan=False, separators=(",", ":"))
     if len(text) > MAX_HEADER // 2:
         raise InputError(f"the description of the model takes {len(text) >> 20} MB: it has too many steps for one file. Save it in parts")
-    plain = {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+    plain = {name: plain_copy(tensor) for name, tensor in tensors.items()}
     header = {"format": FORMAT, "version": str(VERSION), "checksum": str(_checksum(plain, text)), "description": text}
     write_bytes(target, serialise(plain, header))
 
@@ -41,12 +36,12 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
     Raises:
         StorageError: the file is missing, damaged, not one of ours, or from a newer version.
     """
-    source = Path(path)
+    source = as_path(path)
     try:
         _check_header_size(source)
         with safe_open(source, framework="pt") as file:
             header = _header(source, file.metadata() or {})
-            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = own_tensors(file)
             if header["checksum"] != str(_checksum(tensors, header["description"])):
                 raise StorageError(f"{source} is damaged: its checksum does not match. {_ADVICE}")
         description = json.loads(header["description"])
@@ -61,7 +56,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
 
 def file_to_write(path: str | os.PathLike[str], such_as: str) -> Path:
     """The path, which must not be a folder."""
-    target = Path(path)
+    target = as_path(path)
     if target.is_dir():
         raise StorageError(f"cannot write {target}: it is a folder. Give the name of a file in it, such as {target / such_as}")
     return target
@@ -69,7 +64,7 @@ def file_to_write(path: str | os.PathLike[str], such_as: str) -> Path:
 
 def damaged(path: str | os.PathLike[str], reason: str) -> StorageError:
     """The error for a file that cannot be used."""
-    return StorageError(f"{Path(path)} is damaged: {reason}. {_ADVICE}")
+    return StorageError(f"{Path(path)} is damaged: {one_line(reason)}. {_ADVICE}")
 
 
 def _checksum(tensors: Mapping[str, Tensor], text: str) -> int:

@@ -2,14 +2,14 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bayesprune.artifact.blueprint import TensorTable
-from bayesprune.artifact.checks import entries, fields, flag, mapping, text, whole
+from bayesprune.artifact.checks import entries, fields, flag, mapping, shown, text, whole
 from bayesprune.artifact.tables import check_stored, table_from_json, table_to_json
 from bayesprune.artifact.tensors import submodule, tensor_table
 from bayesprune.artifact.values import LARGEST_INT, MalformedError, decode, encode
@@ -29,6 +29,10 @@ PLACES: dict[str, Callable[[nn.Module, Gate], None]] = {
 """How a gate is put where it belongs, by the name under which it is a child there: a new kind of place needs an entry here."""
 _PLACE_SETTINGS = frozenset({"self", "num_units", "channel_dim", "groups"})
 _SWITCH = "fixed_dropout"
+
+
+class _MisfitError(ValueError):
+    """The model that gates are to be put into is not the one they come from; the message says why."""
 
 
 def describe_gated(model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -58,6 +62,8 @@ def gates_into(model: nn.Module, description: Mapping[str, Any], stored: Mapping
     """A copy of the model with the gates and tensors of a file."""
     if not isinstance(model, nn.Module):
         raise InputError(f"'into' is an nn.Module, not {type(model).__name__}")
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        raise InputError("the model given as 'into' has tensors without memory, on the device 'meta': make it on a device, with to_empty()")
     table = table_from_json(description.get("tensors"))
     check_stored(table, stored)
     state = {name: stored[table.aliases.get(name, name)] for name in table.names()}
@@ -70,18 +76,14 @@ def gates_into(model: nn.Module, description: Mapping[str, Any], stored: Mapping
     switch = description.get(_SWITCH)
     switch = None if switch is None else flag(switch, _SWITCH)
     result = copy.deepcopy(model)
-    extra = gates(result).keys() - names
-    if extra:
-        raise _another_model(model, description, f"it has a gate '{min(extra)}' that the file lacks")
     try:
-        for name, gate, _ in described:
-            _put_back(result, name, gate)
-        for _, gate, controls in described:
-            for path, side in controls:
-                gate.control(submodule(result, path), side)
-    except KeyError as error:
-        raise _another_model(model, description, str(error.args[0])) from error
-    _copy_state(result, state, table, model, description)
+        _put_gates(result, described)
+        _copy_state(result, state, table)
+    except (_MisfitError, KeyError) as error:
+        saved = shown(description.get("model"))
+        raise InputError(
+            f"the file was saved from another model ({saved}) than the {type(model).__name__} given as 'into': {error.args[0]}"
+        ) from error
     if switch is not None and isinstance(getattr(result, _SWITCH, None), bool):
         setattr(result, _SWITCH, switch)
     return result
@@ -112,7 +114,7 @@ def _read_gate(data: Any, state: Mapping[str, Tensor]) -> tuple[str, Gate, list[
     given = fields(data, "a gate", {"name", "method", "units", "channel_dim", "position", "settings", "controls"})
     name, method = text(given["name"], "the name of a gate"), given["method"]
     if not isinstance(method, str) or method not in METHODS:
-        raise MalformedError(f"the gate {name[:60]!r} is of an unknown method, {str(method)[:60]!r}")
+        raise MalformedError(f"the gate {name[:60]!r} is of an unknown method, {shown(method)}")
     units = whole(given["units"], "the number of units of a gate", 0, LARGEST_INT)
     known = inspect.signature(METHODS[method].__init__).parameters.keys() - _PLACE_SETTINGS
     settings = {key: decode(value, str.isidentifier) for key, value in mapping(given["settings"], "settings").items()}
@@ -123,7 +125,8 @@ def _read_gate(data: Any, state: Mapping[str, Tensor]) -> tuple[str, Gate, list[
     try:
         with torch.device("meta"):  # The file's tensors take the place of those that the gate starts with.
             gate = METHODS[method](units, **settings)
-        gate.units = Units(units, given["channel_dim"], state.get(_groups_name(name)))
+        gate.units = Units(units, given["channel_dim"], _groups(name, state))
+        _check_types(gate.state_dict(), own)
         gate.load_state_dict(own, assign=True)
     except (InputError, RuntimeError, ValueError, TypeError, ArithmeticError, AttributeError) as error:
         raise MalformedError(f"the gate {name[:60]!r} cannot be made: {first_line(error)}") from error
@@ -131,10 +134,42 @@ def _read_gate(data: Any, state: Mapping[str, Tensor]) -> tuple[str, Gate, list[
     return name, gate, controls
 
 
+def _check_types(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    """Refuse tensors of types that a gate cannot compute with: those of floating point share one, and others are as they were made."""
+    pairs = [(tensor.dtype, given[name].dtype) for name, tensor in expected.items() if name in given]
+    floating = {found for wanted, found in pairs if wanted.is_floating_point}
+    fits = len(floating) <= 1 and all(dtype.is_floating_point for dtype in floating)
+    if not fits or any(wanted != found for wanted, found in pairs if not wanted.is_floating_point):
+        raise ValueError(f"its tensors are of the types {', '.join(sorted({str(found) for _, found in pairs}))}")
+
+
+def _groups(name: str, state: Mapping[str, Tensor]) -> Tensor | None:
+    groups = state.get(_groups_name(name))
+    if groups is not None and groups.dtype != torch.int64:
+        raise ValueError(f"its groups are of type {groups.dtype}, not torch.int64")
+    return groups
+
+
 def _pair(data: Any) -> tuple[Any, str]:
     if not isinstance(data, list) or len(data) != 2 or data[1] not in ("inputs", "outputs"):
         raise MalformedError("what a gate controls is a path, and inputs or outputs")
     return data[0], data[1]
+
+
+def _put_gates(model: nn.Module, described: Sequence[tuple[str, Gate, list[tuple[str, Any]]]]) -> None:
+    """Put gates onto a model, then name the layers that they control."""
+    extra = gates(model).keys() - {name for name, _, _ in described}
+    if extra:
+        raise _MisfitError(f"it has a gate '{min(extra)}' that the file lacks")
+    for name, gate, _ in described:
+        _put_back(model, name, gate)
+    for name, gate, controls in described:
+        for path, side in controls:
+            layer = submodule(model, path)
+            try:
+                gate.control(layer, side)
+            except InputError as error:
+                raise _MisfitError(f"the gate {name[:60]!r} does not fit the {side} of {path[:60]!r}: the numbers do not agree") from error
 
 
 def _put_back(model: nn.Module, name: str, gate: Gate) -> None:
@@ -149,20 +184,25 @@ def _put_back(model: nn.Module, name: str, gate: Gate) -> None:
     elif child in PLACES:
         PLACES[child](layer, gate)
     else:
-        raise InputError(f"the gate '{name}' cannot be put onto a plain model: give load a model that has its gates already")
+        raise InputError(f"the gate {name[:60]!r} cannot be put onto a plain model: give load a model that has its gates already")
 
 
-def _copy_state(
-    result: nn.Module, state: Mapping[str, Tensor], table: TensorTable, model: nn.Module, description: Mapping[str, Any]
-) -> None:
-    expected = result.state_dict()
+def _copy_state(result: nn.Module, state: Mapping[str, Tensor], table: TensorTable) -> None:
+    expected = result.state_dict(keep_vars=True)
     different = expected.keys() ^ state.keys()
     if different:
-        raise _another_model(model, description, f"only one of them has the tensor '{min(different)[:60]}'")
+        raise _MisfitError(f"only one of them has the tensor {min(different)[:60]!r}")
     for name, tensor in state.items():
         if expected[name].shape != tensor.shape:
             shapes = f"{tuple(expected[name].shape)} in the model and {tuple(tensor.shape)} in the file"
-            raise _another_model(model, description, f"the tensor '{name}' is {shapes}")
+            raise _MisfitError(f"the tensor '{name}' is {shapes}")
+        if expected[name].dtype != tensor.dtype:
+            types = f"{expected[name].dtype} in the model and {tensor.dtype} in the file"
+            raise _MisfitError(f"the tensor '{name}' is {types}; give the model in the type of the file, and convert the result")
+    ties = _ties(state, table) ^ _ties(state, tensor_table(result, expected)[0])
+    if ties:
+        tied = max(map(sorted, ties), key=len)
+        raise _MisfitError(f"'{tied[0]}' and '{tied[1]}' are tied, the same memory, in only one of them")
     result.load_state_dict(state)
     for name, parameter in result.named_parameters(remove_duplicate=False):
         plan = table.plan(name)
@@ -170,9 +210,12 @@ def _copy_state(
             parameter.requires_grad_(plan.trainable)
 
 
-def _another_model(model: nn.Module, description: Mapping[str, Any], reason: str) -> InputError:
-    saved = str(description.get("model"))[:60]
-    return InputError(f"the file was saved from another model ({saved}) than the {type(model).__name__} given as 'into': {reason}")
+def _ties(names: Iterable[str], table: TensorTable) -> set[frozenset[str]]:
+    """The names, those of tied tensors together."""
+    together: dict[str, set[str]] = {}
+    for name in names:
+        together.setdefault(table.aliases.get(name, name), set()).add(name)
+    return set(map(frozenset, together.values()))
 
 
 def _groups_name(gate: str) -> str:

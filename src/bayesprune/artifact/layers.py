@@ -2,7 +2,7 @@
 
 import inspect
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -14,7 +14,7 @@ from bayesprune.artifact.blueprint import LayerPlan
 from bayesprune.artifact.values import MalformedError
 from bayesprune.example_inputs import first_line
 from bayesprune.gates.hooks import has_other_hooks
-from bayesprune.graph.layer_types import LAYERS
+from bayesprune.graph.layer_types import LAYERS, POOLINGS
 
 _NO_SETTINGS = frozenset(
     {"self", "args", "kwargs", "device", "dtype", "process_group", "_weight", "_freeze", "init", "min_value", "max_value"}
@@ -45,6 +45,8 @@ _STEPS_OF_CONVOLUTIONS = {
     "groups": (1, 2**31),
 }
 """Lowest and highest values. oneDNN crashes or hangs on transposed convolutions whose stride is in the ten thousands."""
+_STEPS_OF_POOLINGS = {"kernel_size": (1, 2**24), "stride": (1, 2**24), "dilation": (1, 2**24), "padding": (0, 4_096)}
+"""Lowest and highest values. A window walks over its padding element by element; one that covers the whole of a long signal may be."""
 
 
 class UnsyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -115,13 +117,24 @@ def check_settings(type_name: str, settings: Mapping[str, Any]) -> None:
         if not _is_setting(name, value):
             raise MalformedError(f"the setting {name[:60]!r} is neither a number nor a sequence of numbers")
     if issubclass(_CLASSES[type_name], nn.modules.conv._ConvNd):
-        _check_steps(type_name, settings)
+        _check_steps(type_name, settings, _STEPS_OF_CONVOLUTIONS)
+    if issubclass(_CLASSES[type_name], POOLINGS):
+        _check_steps(type_name, settings, _STEPS_OF_POOLINGS)
     if type_name in _FURTHER and settings.get("num_layers", 1) not in range(1, _MOST_RECURRENT_LAYERS + 1):
         raise MalformedError(f"a {type_name} of more than {_MOST_RECURRENT_LAYERS} layers")
 
 
-def _check_steps(type_name: str, settings: Mapping[str, Any]) -> None:
-    for name, (lowest, highest) in _STEPS_OF_CONVOLUTIONS.items():
+def recurrent_tensors(plans: Iterable[LayerPlan]) -> int:
+    """How many tensors the recurrent layers have: the only ones whose number grows with a setting."""
+    every = [dict(defaults(plan.type)) | dict(plan.settings) for plan in plans if plan.type in _FURTHER]
+    return sum(
+        each["num_layers"] * (2 if each["bidirectional"] else 1) * (2 + 2 * bool(each["bias"]) + bool(each.get("proj_size")))
+        for each in every
+    )
+
+
+def _check_steps(type_name: str, settings: Mapping[str, Any], limits: Mapping[str, tuple[int, int]]) -> None:
+    for name, (lowest, highest) in limits.items():
         value = settings.get(name, lowest)
         for each in value if isinstance(value, tuple) else (value,):
             if not isinstance(each, str) and not (isinstance(each, int) and lowest <= each <= highest):

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from bayesprune.artifact.building import build, fill_in
+from bayesprune.artifact.checks import shown
 from bayesprune.artifact.description import from_json
 from bayesprune.artifact.file import damaged, read
 from bayesprune.artifact.gated import gates_into
@@ -31,8 +32,9 @@ def load(path: str | os.PathLike[str], *, into: nn.Module | None = None, max_ele
     Args:
         path: of the file.
         into: the model for a file with gates.
-        max_elements: the largest tensor that the network may compute for inputs of the shapes that it was saved with. It protects against
-            files made to fill the memory; raise it for a large network that you trust.
+        max_elements: the largest tensor that the network may compute for inputs of the shapes that it was saved with; all that it holds
+            at one time may take four times as much. It protects against files made to fill the memory; raise it for a large network
+            that you trust.
 
     Raises:
         StorageError: the file cannot be read, is damaged, is not one that ``save`` wrote, or is from a newer version.
@@ -47,12 +49,12 @@ def load(path: str | os.PathLike[str], *, into: nn.Module | None = None, max_ele
             return _network(description, tensors, max_elements)
         if kind == "gated":
             if into is None:
-                name = str(description.get("model"))[:60]
+                name = shown(description.get("model"))
                 raise InputError(f"{path} holds the gates and tensors of a {name}: give the model as well, load(path, into=model)")
             return gates_into(into, description, tensors)
     except (MalformedError, RecursionError) as error:
         raise damaged(path, str(error)) from error
-    raise damaged(path, f"it holds {str(kind)[:60]!r}, which is neither a network nor a model with gates")
+    raise damaged(path, f"it holds {shown(kind)}, which is neither a network nor a model with gates")
 
 
 def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -8,14 +8,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bayesprune.artifact.network import LoadedNetwork
 from bayesprune.artifact.values import MalformedError, TensorShape
+from bayesprune.cost.activations import ActivationMemory
 from bayesprune.errors import InputError
 
 _MOST_PARTS = 65_536
+_BYTES_AT_ONCE = 16
+"""For each element that a tensor may have: room for four of the largest, of single precision, at one time."""
 _OPERATIONS_PER_STEP = 50
 _SPARE_OPERATIONS = 20_000
 
@@ -24,16 +28,22 @@ def rehearse(network: LoadedNetwork, max_elements: int) -> None:
     """Run a network without memory on inputs of the shapes it was saved with.
 
     Raises:
-        MalformedError: it does not run, or makes a tensor with more elements than allowed.
+        MalformedError: it does not run, or makes a tensor with more elements than allowed, or several that take too much together.
     """
     examples = [_without_memory(example, max_elements) for example in network.blueprint.examples]
     limit = _SPARE_OPERATIONS + _OPERATIONS_PER_STEP * len(network.blueprint.program.steps)
+    memory = ActivationMemory()
     try:
-        with torch.no_grad(), _recurrence_skipped(network), _Bounded(max_elements, limit):
+        with torch.no_grad(), _recurrence_skipped(network), memory, _Bounded(max_elements, limit), _FewParts():
             network(*examples)
     except InputError as error:
         cause = error.__cause__
         raise MalformedError(str(cause) if isinstance(cause, MalformedError) else str(error)) from error
+    if memory.peak > _BYTES_AT_ONCE * max_elements:
+        raise MalformedError(
+            f"the network needs {memory.peak >> 20} MB at one time, more than {_BYTES_AT_ONCE} bytes for each of max_elements: "
+            "if you trust the file, raise max_elements"
+        )
 
 
 class _Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -58,6 +68,16 @@ class _Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     "if you trust the file, raise max_elements"
                 )
         return result
+
+
+class _FewParts(TorchFunctionMode):
+    """Refuses to split a tensor into very many parts by their number: torch would make room for all of them first."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.tensor_split and any(isinstance(value, int) and value > _MOST_PARTS for value in (*args, *kwargs.values())):
+            raise MalformedError(f"a tensor is split into more than {_MOST_PARTS} parts")
+        return func(*args, **kwargs)
 
 
 _SPLITTERS = (torch.ops.aten.unbind.int, torch.ops.aten.split.Tensor)
@@ -96,7 +116,9 @@ def _recurrence_skipped(network: nn.Module) -> Iterator[None]:
             del module.forward
 
 
-def _recurrent_shapes(layer: nn.RNNBase, x: Tensor, _state: Any = None) -> Any:
+def _recurrent_shapes(layer: nn.RNNBase, input: Tensor, hx: Any = None) -> Any:  # noqa: A002, ARG001
+    """What a recurrent layer returns; it takes what ``forward`` takes, under the same names."""
+    x = input
     if x.ndim not in (2, 3) or x.shape[-1] != layer.input_size:
         raise ValueError(f"a recurrent layer over {layer.input_size} features was given an input of shape {tuple(x.shape)}")
     directions = 2 if layer.bidirectional else 1

@@ -16,7 +16,7 @@ def submodule(root: nn.Module, path: str) -> nn.Module:
     for name in path.split(".") if path else ():
         module = module._modules.get(name) if module is not None else None
     if module is None:
-        raise KeyError(f"there is no module '{path}'")
+        raise KeyError(f"there is no module {path[:60]!r}")
     return module
 
 
@@ -27,7 +27,7 @@ def tensor_at(root: nn.Module, path: str) -> Tensor:
     parameter = module._parameters.get(name)
     tensor = module._buffers.get(name) if parameter is None else parameter
     if tensor is None:
-        raise KeyError(f"there is no tensor '{path}'")
+        raise KeyError(f"there is no tensor {path[:60]!r}")
     return tensor
 
 
@@ -76,7 +76,7 @@ def _identity(tensor: Tensor, is_buffer: bool) -> object:
     """Equal for tensors that are the same memory, whether or not they are the same object."""
     if tensor.numel() == 0 or tensor.device.type == "meta":
         return id(tensor)
-    return (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, is_buffer)
+    return (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg(), is_buffer)
 
 
 def _owner(root: nn.Module, name: str) -> tuple[nn.Module | None, str]:

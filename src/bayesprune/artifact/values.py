@@ -105,6 +105,17 @@ def decode(data: Any, text: Callable[[str], bool] = lambda _: False, depth: int 
     raise MalformedError(f"{reprlib.repr(data)} is no value")
 
 
+def at_most(most: int, data: Any) -> bool:
+    """Whether a piece of JSON consists of at most so many values."""
+    waiting = [data]
+    while waiting and most >= 0:
+        inner = waiting.pop()
+        most -= 1
+        if isinstance(inner, (list, dict)):
+            waiting.extend(inner.values() if isinstance(inner, dict) else inner)
+    return most >= 0
+
+
 def references(value: Any) -> Iterator[str]:
     """The names of the steps that a value refers to."""
     if isinstance(value, Reference):

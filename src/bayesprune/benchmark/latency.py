@@ -1,5 +1,6 @@
 """``benchmark``: how long one model takes for a batch, or several compared."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import MappingProxyType
@@ -13,8 +14,11 @@ from bayesprune.benchmark.result import Benchmark, Timing, machine_facts
 from bayesprune.benchmark.runtimes import RUNTIMES, fresh_compiler, prepare
 from bayesprune.benchmark.turns import Contender, take_turns
 from bayesprune.errors import InputError, did_you_mean
-from bayesprune.example_inputs import ExampleInputs, batch_size, call, tensors_in, with_batch_size
+from bayesprune.example_inputs import ExampleInputs, batch_size, call, first_line, tensors_in, with_batch_size
 from bayesprune.prediction import evaluating
+
+_MOST_THREADS = 256
+_MOST_ELEMENTS = 2**30
 
 
 def benchmark(
@@ -58,7 +62,7 @@ def benchmark(
     baseline = _baseline(compare, named)
     _check_runtimes(runtimes)
     _check_numbers(seconds=seconds, repetitions=repetitions, warmup=warmup, threads=threads)
-    sizes = [batch_size(example_inputs)] if batch_sizes is None else _checked_sizes(batch_sizes)
+    sizes = [batch_size(example_inputs)] if batch_sizes is None else _checked_sizes(batch_sizes, example_inputs)
     timings: list[Timing] = []
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
@@ -68,7 +72,7 @@ def benchmark(
         show = stack.enter_context(_bar(len(sizes), progress))
         for position, size in enumerate(sizes):
             show(position, f"batch {size}, warming up")
-            inputs = with_batch_size(example_inputs, size)
+            inputs = _resized(example_inputs, size)
             with fresh_compiler(len(named)) if "compiled" in runtimes else nullcontext():
                 contenders = [_contender(name, model, runtime, inputs, warmup) for runtime in runtimes for name, model in named.items()]
                 for share in take_turns(contenders, seconds, repetitions):
@@ -118,6 +122,8 @@ def _named(models: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Module]:
     if not isinstance(models, Mapping) or not models:
         raise InputError(f"benchmark takes an nn.Module or a dictionary of some by name, not {models!r}")
     for name, model in models.items():
+        if not isinstance(name, str):
+            raise InputError(f"the names of models are text, not {name!r}")
         if not isinstance(model, nn.Module):
             raise InputError(f"'{name}' is not an nn.Module but {type(model).__name__}")
     return dict(models)
@@ -135,21 +141,34 @@ def _check_runtimes(runtimes: Sequence[str]) -> None:
     if isinstance(runtimes, str) or not runtimes:
         raise InputError(f"runtimes is a sequence of names, such as ('eager',), not {runtimes!r}")
     for runtime in runtimes:
-        if runtime not in RUNTIMES:
+        if not isinstance(runtime, str) or runtime not in RUNTIMES:
             hint = did_you_mean(str(runtime), RUNTIMES)
             raise InputError(f"no runtime is called {runtime!r}: choose from {', '.join(RUNTIMES)}.{hint}")
 
 
 def _check_numbers(*, seconds: float, repetitions: int, warmup: int, threads: int | None) -> None:
-    if not 0 <= seconds < float("inf"):
-        raise InputError(f"seconds is how long to measure each row, 0 or more, not {seconds}")
-    for name, count in (("repetitions", repetitions), ("warmup", warmup), ("threads", threads)):
-        if count is not None and (not isinstance(count, int) or count < 1):
+    if not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
+        raise InputError(f"seconds is how long to measure each row, 0 or more, not {seconds!r}")
+    for name, count in (("repetitions", repetitions), ("warmup", warmup), ("threads", 1 if threads is None else threads)):
+        if not isinstance(count, int) or count < 1:
             raise InputError(f"{name} must be a whole number of at least 1, not {count!r}")
+    most = max(_MOST_THREADS, os.cpu_count() or 1)
+    if threads is not None and threads > most:
+        raise InputError(f"threads must be a whole number of at most {most}, not {threads}: more than there are processors do not help")
 
 
-def _checked_sizes(sizes: Sequence[int]) -> list[int]:
+def _checked_sizes(sizes: Sequence[int], example_inputs: ExampleInputs) -> list[int]:
     whole = isinstance(sizes, Sequence) and all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes)
     if not whole or not sizes:
         raise InputError(f"batch_sizes is a sequence of whole numbers of at least 1, such as (1, 64), or None, not {sizes!r}")
+    for size in sizes:
+        if size * sum(tensor.numel() for tensor in tensors_in(example_inputs)) > _MOST_ELEMENTS * batch_size(example_inputs):
+            raise InputError(f"a batch of {size} of these inputs has more than {_MOST_ELEMENTS} elements: choose smaller batch_sizes")
     return list(dict.fromkeys(sizes))
+
+
+def _resized(example_inputs: ExampleInputs, size: int) -> ExampleInputs:
+    try:
+        return with_batch_size(example_inputs, size)
+    except RuntimeError as error:  # torch's way to say that the memory is full
+        raise InputError(f"a batch of {size} of these inputs cannot be made: {first_line(error)}. Choose smaller batch_sizes") from error

@@ -103,8 +103,8 @@ def cost(model: nn.Module, example_inputs: ExampleInputs, *, batch: int | None =
     if not isinstance(model, nn.Module):
         raise InputError(f"cost takes an nn.Module, not {type(model).__name__}")
     inputs = batch_size(example_inputs) if batch is None else batch
-    if inputs < 1:
-        raise InputError(f"batch is how many inputs example_inputs holds, at least 1, not {inputs}")
+    if not isinstance(inputs, int) or isinstance(inputs, bool) or inputs < 1:
+        raise InputError(f"batch is how many inputs example_inputs holds, a whole number of at least 1, not {inputs!r}")
     counter = FlopCounterMode(display=False, custom_mapping=flop_formulas())
     memory = ActivationMemory()
     with torch.no_grad(), evaluating(model), _frozen(model), _every_operator_visible(), counter, memory:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bayesprune.artifact import LoadedNetwork, export_onnx, load
 from bayesprune.artifact.values import TensorShape
@@ -43,9 +43,7 @@ def open_deployment(path: Path) -> Deployment:
         raise RunFolderError(f"{path} has no {NETWORK}: finish the run first with bayesprune run --resume {path}")
     network = _load(path / NETWORK)
     inputs = example_of(network)
-    with torch.no_grad():
-        classes = network(*inputs).shape[-1]
-    return Deployment({"dense": build_network(config.network, classes).eval(), "compacted": network}, inputs)
+    return Deployment({"dense": build_network(config.network, _classes(network, inputs, path)).eval(), "compacted": network}, inputs)
 
 
 def export_deployment(path: Path, target: Path) -> None:
@@ -68,6 +66,15 @@ def example_of(network: LoadedNetwork) -> tuple[Any, ...]:
         return type(example)(drawn(each) for each in example) if isinstance(example, (tuple, list)) else example
 
     return tuple(drawn(example) for example in network.blueprint.examples)
+
+
+def _classes(network: LoadedNetwork, inputs: tuple[Any, ...], folder: Path) -> int:
+    """How many scores the network of a run gives for an input."""
+    with torch.no_grad():
+        scores = network(*inputs)
+    if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[1] < 1:
+        raise RunFolderError(f"{folder / NETWORK} is no network of a run, which gives a score for each class: put a good copy in its place")
+    return scores.shape[1]
 
 
 def _load(path: Path) -> LoadedNetwork:

@@ -1,6 +1,7 @@
 """The main job: take one of the paper's networks through all stages, in a folder from which it can be taken up at any time."""
 
 import platform
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -18,7 +19,7 @@ from bayesprune.models import build_network
 from bayesprune.models.description import DescribedModel
 from bayesprune.models.zoo import known_network
 from bayesprune.noise import derive_seed
-from bayesprune.storage import read_json, write_json
+from bayesprune.storage import as_path, read_json, write_json
 from bayesprune.training.devices import usable_device
 from bayesprune.training.plan import Plan, make_plan
 from bayesprune.training.recipes import Recipe, find_recipe
@@ -84,7 +85,7 @@ def read_config(folder: Path) -> RunConfig:
 
 def _is_a(value: Any, kind: Any) -> bool:
     """Whether a value from JSON may stand for this type; a whole number may stand for a fraction."""
-    return isinstance(value, kind) or (type(value) is int and isinstance(float(value), kind))
+    return isinstance(value, kind) or (type(value) is int and abs(value) <= sys.float_info.max and isinstance(float(value), kind))
 
 
 def check_config(config: RunConfig) -> Recipe:
@@ -108,7 +109,7 @@ def run_main_job(config: RunConfig, folder: Path, watcher: Watcher) -> dict[str,
     if finished is not None:
         return finished
     device = usable_device(config.device)
-    data = load_dataset(config.dataset, None if config.data_dir is None else Path(config.data_dir))
+    data = load_dataset(config.dataset, None if config.data_dir is None else as_path(config.data_dir))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(config.seed, "weights"))
         network = build_network(config.network, data.num_classes)

@@ -41,24 +41,24 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
     example_inputs, expected = _with_a_second_input(model, example_inputs, expected)
     others = list(_in_other_sizes(model, example_inputs, expected))
     reasons: dict[str, str] = {}
-    found: fx.GraphModule | None = None
-    for name, tracer in _TRACERS:
-        try:
-            with evaluating(model):
+    found: list[fx.GraphModule] = []
+    with evaluating(model):  # The graph shares its gates, which must not draw masks or move statistics.
+        for name, tracer in _TRACERS:
+            try:
                 module = _followed(model, tracer, example_inputs, expected)
-        except InputError:
-            raise
-        except Exception as error:  # noqa: BLE001  Tracers raise whatever the model's code makes of their proxies.
-            reasons.setdefault(name, (str(error).strip() or type(error).__name__).splitlines()[0])
-            continue
-        module.meta["tracer"] = name
-        if all(_computes(module, inputs, result) for inputs, result in others):
-            return _annotated(module, example_inputs, [inputs for inputs, _ in others])
-        found = module if found is None else found
-    if found is None:
-        raise refuse(model, reasons)
-    found.meta["only_size"] = True
-    return _annotated(found, example_inputs, [])
+            except InputError:
+                raise
+            except Exception as error:  # noqa: BLE001  Tracers raise whatever the model's code makes of their proxies.
+                reasons.setdefault(name, (str(error).strip() or type(error).__name__).splitlines()[0])
+                continue
+            module.meta["tracer"] = name
+            if all(_computes(module, inputs, result) for inputs, result in others):
+                return _annotated(module, example_inputs, [inputs for inputs, _ in others])
+            found.append(module)
+        if not found:
+            raise refuse(model, reasons)
+        found[0].meta["only_size"] = True
+        return _annotated(found[0], example_inputs, [])
 
 
 def _followed(model: nn.Module, tracer: Tracer, example_inputs: ExampleInputs, expected: Any) -> fx.GraphModule:
