@@ -115,7 +115,7 @@ def _idle(gated: nn.Module, example_inputs: ExampleInputs) -> set[int]:
 def _nothing_gated(model: nn.Module, left_alone: Sequence[LeftAlone]) -> str:
     if not left_alone:
         return f"nothing in {type(model).__name__} can be gated: it has no linear or convolutional layers"
-    shown = "; ".join(f"{each.layer}: {each.reason}" for each in left_alone[:5])
+    shown = "; ".join(f"{each.layer or 'the model itself'}: {each.reason}" for each in left_alone[:5])
     return f"nothing in {type(model).__name__} can be gated. {shown}{'; and others' if len(left_alone) > 5 else ''}"
 
 
