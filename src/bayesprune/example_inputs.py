@@ -89,13 +89,24 @@ def with_batch_size(example_inputs: ExampleInputs, size: int) -> ExampleInputs:
 def with_other_sizes(example_inputs: ExampleInputs) -> Iterator[list[ExampleInputs]]:
     """The inputs in other sizes than that of the batch: longer sequences, smaller images.
 
-    Dimensions of one size, in all tensors, change together, because they often mean the same; after that only those at one place of the
-    shape, such as all heights without the widths. Every item is a list of alternatives, of which one is enough. Which of them a model takes
-    only the model knows.
+    Dimensions of one size, in all tensors, change together, because they often mean the same; then only those at one place of the shape,
+    such as all heights without the widths, for all places but one. Every item is a list of alternatives, of which one is enough. Which of
+    them a model takes only the model knows.
     """
     now = batch_size(example_inputs)
     args, kwargs = arguments(example_inputs)
     leaves, structure = tree_flatten(kwargs or args)
+
+    def resized(places: list[tuple[int, int]], size: int) -> list[ExampleInputs]:
+        alternatives: list[ExampleInputs] = []
+        for other in (size // 2 if size % 2 == 0 else size - 1, 2 * size)[size == 1 :]:
+            changed = list(leaves)
+            for position, dim in places:
+                index = torch.arange(other, device=leaves[position].device) % size
+                changed[position] = changed[position].index_select(dim, index)
+            alternatives.append(tree_unflatten(changed, structure))
+        return alternatives
+
     places = [
         (position, dim)
         for position, leaf in enumerate(leaves)
@@ -103,20 +114,12 @@ def with_other_sizes(example_inputs: ExampleInputs) -> Iterator[list[ExampleInpu
         for dim, size in enumerate(leaf.shape)
         if size > 0 and (dim > 0 or size != now)
     ]
-    sizes = list(dict.fromkeys(leaves[position].shape[dim] for position, dim in places))
-    groups = [[place for place in places if leaves[place[0]].shape[place[1]] == size] for size in sizes]
-    apart = [[place for place in group if place[1] == dim] for group in groups for dim in dict.fromkeys(dim for _, dim in group)]
-    for group in (*groups, *(part for part in apart if part not in groups)):
-        position, dim = group[0]
-        size = leaves[position].shape[dim]
-        alternatives = []
-        for other in (size // 2 if size % 2 == 0 else size - 1, 2 * size)[size == 1 :]:
-            changed = list(leaves)
-            for position, dim in group:
-                index = torch.arange(other, device=leaves[position].device) % size
-                changed[position] = changed[position].index_select(dim, index)
-            alternatives.append(tree_unflatten(changed, structure))
-        yield alternatives
+    for size in dict.fromkeys(leaves[position].shape[dim] for position, dim in places):
+        group = [(position, dim) for position, dim in places if leaves[position].shape[dim] == size]
+        *apart, last = [[place for place in group if place[1] == dim] for dim in dict.fromkeys(dim for _, dim in group)]
+        yield resized(group, size) + (resized(last, size) if apart else [])
+        for part in apart:
+            yield resized(part, size)
 
 
 def first_line(error: BaseException) -> str:

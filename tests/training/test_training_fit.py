@@ -291,7 +291,7 @@ def test_model_without_parameters(model, small):
 
 
 def test_model_that_cannot_be_gated(small):
-    with pytest.raises(InputError, match="nothing in LSTM can be gated. the model itself: its parameters"):
+    with pytest.raises(InputError, match=r"nothing in LSTM can be gated\. the model itself: its parameters"):
         bp.fit(nn.LSTM(FEATURES, 3), small, progress=False)
 
 
