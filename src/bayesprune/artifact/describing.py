@@ -94,7 +94,7 @@ def _step(node: fx.Node, names: Mapping[fx.Node, str]) -> Step:
     if function is not None and (function.target is node.target or function.target == node.target):
         return Step(name, "call", function.name, args, kwargs)
     if node.op == "call_function" and node.target in INT_ARITHMETIC and not kwargs:
-        return Step(name, "number", INT_ARITHMETIC[node.target].__name__, args)
+        return Step(name, "number", node.target.__name__, args)
     raise MalformedError(f"it calls {getattr(node.target, '__name__', node.target)}")
 
 

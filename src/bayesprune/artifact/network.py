@@ -13,7 +13,7 @@ from bayesprune.errors import InputError
 from bayesprune.example_inputs import first_line, tensors_in
 from bayesprune.graph.vocabulary import FUNCTIONS, INT_ARITHMETIC
 
-NUMBER_WORDS = {function.__name__: function for function in INT_ARITHMETIC.values()}
+NUMBER_WORDS = {function.__name__: function for function in INT_ARITHMETIC}
 CREATES_TENSORS = frozenset({"arange", "zeros", "ones", "full"})
 FAILURES = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError, ArithmeticError, NotImplementedError)
 """What layers and functions of torch raise when they cannot work with what they are given."""

@@ -3,7 +3,7 @@
 import torch
 from torch import fx
 
-from bayesprune.removal.analysis import Analysis, tensor_inputs
+from bayesprune.removal.analysis import Analysis, is_number, tensor_inputs
 from bayesprune.removal.rules import rule_for
 from bayesprune.removal.rules.elementwise import Activation, Combination
 from bayesprune.removal.rules.layers import Linear
@@ -40,9 +40,7 @@ class Sources:
     def reads(self, layer: fx.Node) -> list[tuple[fx.Node, fx.Node]]:
         """Who reads the units of a layer, and from which activation."""
         seen_through = [node for node, source in self._sources.items() if source is layer]
-        return [
-            (user, node) for node in seen_through for user in node.users if self._sources[user] is not layer and "value" not in user.meta
-        ]
+        return [(user, node) for node in seen_through for user in node.users if self._sources[user] is not layer and not is_number(user)]
 
     def _find(self, node: fx.Node) -> fx.Node:
         rule = rule_for(self.analysis, node)

@@ -65,14 +65,16 @@ def sparsify(
     if gates(model):
         raise InputError("the model has gates already: give the plain model, or go on with make_dependent")
     chosen = partial(_is_chosen, include=include, exclude=exclude)
-    places, left_alone = find_places(_copy_of(model), example_inputs, before_norm, gate_class.signed, chosen)
+    gated = _copy_of(model)
+    places, left_alone = find_places(gated, example_inputs, before_norm, gate_class.signed, chosen)
     make = partial(gate_class, **(dict(getattr(model, "gate_defaults", {}).get(method, {})) | hyperparameters))
-    gated = _with_gates(model, places, make)
+    _put_in(gated, places, make)
     idle = set() if example_inputs is None else _idle(gated, example_inputs)
     if idle:
         left_alone += [LeftAlone(places[position].controls, "it is called in a way that a gate cannot follow") for position in sorted(idle)]
         places = [place for position, place in enumerate(places) if position not in idle]
-        gated = _with_gates(model, places, make)
+        gated = _copy_of(model)
+        _put_in(gated, places, make)
     if not places:
         raise InputError(_nothing_gated(model, left_alone))
     remember_left_alone(gated, left_alone)
@@ -90,15 +92,13 @@ def _copy_of(model: nn.Module) -> nn.Module:
         ) from error
 
 
-def _with_gates(model: nn.Module, places: Sequence[GatePlace], make: Callable[..., Gate]) -> nn.Module:
-    """A copy of the model with a gate at each place."""
-    gated = copy.deepcopy(model)
+def _put_in(model: nn.Module, places: Sequence[GatePlace], make: Callable[..., Gate]) -> None:
+    """Attach a gate at each place."""
     for position, place in enumerate(places):
         groups = None if place.groups is None else torch.tensor(place.groups)
         gate = make(place.units, channel_dim=place.channel_dim, groups=groups)
         gate.position = position
-        _attach(gated, place, gate)
-    return gated
+        _attach(model, place, gate)
 
 
 def _idle(gated: nn.Module, example_inputs: ExampleInputs) -> set[int]:

@@ -7,7 +7,7 @@ from torch import Tensor, fx
 
 from bayesprune.graph.layer_types import MIXING_NORMS
 from bayesprune.removal import Analysis, analyse
-from bayesprune.removal.analysis import shape_of, tensor_inputs
+from bayesprune.removal.analysis import is_number, shape_of, tensor_inputs
 from bayesprune.removal.rules import rule_for
 from bayesprune.removal.rules.contract import Output, Rule
 from bayesprune.removal.rules.elementwise import Combination
@@ -104,7 +104,7 @@ class Trial:
         while waiting:
             node = waiting.pop(0)
             for user in node.users:
-                if "value" in user.meta:
+                if is_number(user):
                     continue
                 rule = rule_for(analysis, user)
                 if isinstance(rule, Linear) or (isinstance(rule, Convolution) and analysis.layer(user).groups == 1):

@@ -5,8 +5,8 @@ The hooks find the gate by its name: copies of the model run their own gates, an
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -39,16 +39,20 @@ def without_gates(layer: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def bypassed(model: nn.Module) -> Iterator[None]:
-    """Let every gate of a model pass on what it is given."""
-    found = [module for module in model.modules() if isinstance(module, Gate)]
-    for gate in found:
-        gate.forward = _passed_on  # type: ignore[method-assign]
+def acting_as(forwards: Mapping[Gate, Callable[[Tensor], Tensor]]) -> Iterator[None]:
+    """Let each of these gates compute something else for a while."""
+    for gate, forward in forwards.items():
+        gate.forward = forward  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        for gate in found:
+        for gate in forwards:
             del gate.forward
+
+
+def bypassed(model: nn.Module) -> AbstractContextManager[None]:
+    """Let every gate of a model pass on what it is given."""
+    return acting_as({module: _passed_on for module in model.modules() if isinstance(module, Gate)})
 
 
 def _passed_on(x: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from bayesprune.example_inputs import tensors_in
 from bayesprune.gates import gates
+from bayesprune.gates.hooks import acting_as
 from bayesprune.graph.transformers import attention_written_out
 
 
@@ -32,13 +33,8 @@ def _(x: Tensor, index: int) -> Tensor:  # noqa: ARG001
 def _gates_as_leaves(model: nn.Module) -> Iterator[list[str]]:
     """Let every gate show in an exported graph as one call."""
     found = gates(model)
-    for index, gate in enumerate(found.values()):
-        gate.forward = partial(_opaque_gate, index=index)  # type: ignore[method-assign]
-    try:
+    with acting_as({gate: partial(_opaque_gate, index=index) for index, gate in enumerate(found.values())}):
         yield list(found)
-    finally:
-        for gate in found.values():
-            del gate.forward
 
 
 def export_graph(

@@ -91,12 +91,6 @@ class LayerTracer(fx.Tracer):
         return encoder_steps(m, src)
 
 
-def _has_layers_inside(m: nn.Module) -> bool:
-    """Whether a module of torch.nn is made of others; the tensors behind a parametrised weight do not count."""
-    inner = [child for child in m.children() if not isinstance(child, (Gate, nn.ModuleDict))]
-    return any(next(child.parameters(), None) is not None for child in inner)
-
-
 class _Unavailable:
     """Stands for the attention weights, which the written-out form does not compute."""
 

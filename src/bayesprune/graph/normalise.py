@@ -17,7 +17,6 @@ from bayesprune.graph.recording import record
 from bayesprune.graph.vocabulary import FUNCTIONS, INT_ARITHMETIC, MOVEMENT, Function
 
 _SAME_TENSOR = frozenset({"contiguous", "clone", "alias", "lift_fresh_copy", "requires_grad_"})
-_NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat)
 _RANDOM = frozenset({"rand", "randn", "rand_like", "randn_like", "bernoulli", "bernoulli_", "normal_", "uniform_", "multinomial"})
 
 

@@ -316,13 +316,10 @@ _word("outer", torch.outer, "input other", tensors=2, methods="outer", aten="out
 _word("triu", torch.triu, "input diagonal=0", methods="triu", aten="triu.default")
 _word("tril", torch.tril, "input diagonal=0", methods="tril", aten="tril.default")
 
-INT_ARITHMETIC: dict[Any, Callable[..., Any]] = {
-    function: function
-    for function in (
-        operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.truediv, operator.neg, operator.pow,
-        math.ceil, math.floor, math.trunc, torch.sym_max, torch.sym_min, torch.sym_float, torch.sym_int,
-    )
-}  # fmt: skip
+INT_ARITHMETIC: frozenset[Callable[..., Any]] = frozenset((
+    operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.truediv, operator.neg, operator.pow,
+    math.ceil, math.floor, math.trunc, torch.sym_max, torch.sym_min, torch.sym_float, torch.sym_int,
+))  # fmt: skip
 """Arithmetic with sizes; ``torch``'s own forms of max, min, float and int let it be followed once more."""
 
 # fmt: off

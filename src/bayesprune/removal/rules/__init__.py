@@ -72,7 +72,7 @@ def rule_for(analysis: Analysis, node: fx.Node) -> Rule:
 def _find_rule(analysis: Analysis, node: fx.Node) -> Rule:
     if node.op in _BY_OPERATION:
         return _BY_OPERATION[node.op]
-    if "value" in node.meta:
+    if is_number(node):
         return _BY_FUNCTION["size"] if node.target == "size" else Number()
     if node in analysis.rigid or "shape" not in node.meta:
         return _BLACK_BOX
