@@ -5,33 +5,11 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from gallery import randomise_norms
 from masking import prune_at_random
+from own_models import FEATURES, IMAGES, TOKENS, Model, conv, example, gated, linear
 from torch import nn
 
 import bayesprune as bp
-
-FEATURES, TOKENS, IMAGES = (3, 6), (3, 5, 6), (3, 3, 8, 8)
-linear, conv = nn.Linear, nn.Conv2d
-
-
-class Model(nn.Module):
-    def __init__(self, forward, **layers):
-        super().__init__()
-        self.computation = forward
-        for name, layer in layers.items():
-            setattr(self, name, layer)
-
-    def forward(self, x, y=None):
-        return self.computation(self, x) if y is None else self.computation(self, x, y)
-
-
-class Standardised(nn.Conv2d):
-    """Qiao et al.: Weight Standardization (arXiv:1903.10520)."""
-
-    def forward(self, x):
-        weight = self.weight - self.weight.mean(dim=(1, 2, 3), keepdim=True)
-        return F.conv2d(x, weight / weight.flatten(1).std(dim=1).view(-1, 1, 1, 1), self.bias, self.stride, self.padding)
 
 
 def heads(m, x, hidden=lambda m, x: m.act(m.body(x))):
@@ -70,12 +48,6 @@ def attend(m, x):
 
 def gelu_new(h):
     return 0.5 * h * (1.0 + torch.tanh(0.7978845608 * (h + 0.044715 * torch.pow(h, 3.0))))
-
-
-def convnext(m, x):
-    x = m.stem(x)
-    y = m.fc2(F.gelu(m.fc1(m.norm(m.depthwise(x).permute(0, 2, 3, 1)))))
-    return m.head((x + y.permute(0, 3, 1, 2)).mean((2, 3)))
 
 
 def depthwise_on_a_sum(m, x):
@@ -253,16 +225,6 @@ WRITTEN_OUT = {
 CASES = SHARED | OUTPUTS | HEADS | WRITTEN_OUT
 
 
-def example(shapes):
-    torch.manual_seed(1)
-    tensors = tuple(torch.randn(shape, dtype=torch.float64) for shape in shapes)
-    return tensors if len(tensors) > 1 else tensors[0]
-
-
-def gated(model, shapes, **options):
-    return bp.sparsify(randomise_norms(model).double().eval(), "bb", example_inputs=example(shapes), **options).eval()
-
-
 def controls(model):
     return ", ".join(f"{row.controls}: {row.units}" for row in bp.placement(model).gates)
 
@@ -314,102 +276,6 @@ def test_nothing_is_gated_twice():
     assert controls(gated(several, [TOKENS])) == "inputs of q: 6, inputs of k: 6, inputs of v: 6, inputs of out: 2"
 
 
-REASONS = {
-    "late fusion": (*OUTPUTS["late fusion"][:2], {}),
-    "channels side by side": (
-        Model(
-            lambda m, x: m.head(torch.cat([F.relu(m.a(x)).mean((2, 3)), F.relu(m.b(x)).amax((2, 3))], dim=1)),
-            a=conv(3, 4, 3),
-            b=conv(3, 5, 1),
-            head=linear(9, 3),
-        ),
-        [IMAGES],
-        {},
-    ),
-    "convnext": (
-        Model(
-            convnext,
-            stem=conv(3, 8, 2, stride=2),
-            depthwise=conv(8, 8, 3, padding=1, groups=8),
-            norm=nn.LayerNorm(8),
-            fc1=linear(8, 12),
-            fc2=linear(12, 8),
-            head=linear(8, 3),
-        ),
-        [IMAGES],
-        {
-            "stem": "norm (LayerNorm) normalises its units together",
-            "depthwise": "its channels go with those of stem, which feeds it",
-            "head": "its inputs are a residual stream, the sum of several branches",
-        },
-    ),
-    "depthwise behind a norm": (
-        Model(
-            lambda m, x: m.head(m.norm2(m.depthwise(m.norm1(x).permute(0, 3, 1, 2)).permute(0, 2, 3, 1)).mean((1, 2))),
-            norm1=nn.LayerNorm(8),
-            depthwise=conv(8, 8, 3, groups=8),
-            norm2=nn.LayerNorm(8),
-            fc=linear(8, 5),
-            head=nn.Sequential(linear(8, 5), nn.ReLU(), linear(5, 3)),
-        ),
-        [(3, 6, 6, 8)],
-        {
-            "depthwise": "norm2 (LayerNorm) normalises its units together",
-            "fc": "its weight is computed, or it is not called as a layer that sparsify knows",
-        },
-    ),
-    "computed weights": (
-        Model(
-            lambda m, x: m.head(F.relu(m.second(F.relu(m.first(x)))).mean((2, 3))),
-            first=Standardised(3, 8, 3),
-            second=conv(8, 6, 3),
-            head=linear(6, 3),
-        ),
-        [IMAGES],
-        {"first": "its weight is computed, or it is not called as a layer that sparsify knows"},
-    ),
-    "parameters of the model itself": (
-        Model(
-            lambda m, x: m.head(F.relu(m.fc((x @ m.mixing) + m.positions))),
-            mixing=nn.Parameter(torch.randn(6, 7)),
-            positions=nn.Parameter(torch.randn(5, 7)),
-            fc=linear(7, 8),
-            head=linear(8, 3),
-        ),
-        [TOKENS],
-        {"": "its parameters (mixing, positions) are not weights of layers that sparsify knows"},
-    ),
-    "parametrised layers": (
-        Model(
-            lambda m, x: m.head(F.relu(m.fc(x))),
-            fc=nn.utils.parametrizations.weight_norm(linear(6, 8)),
-            head=nn.utils.parametrizations.spectral_norm(linear(8, 3)),
-        ),
-        [FEATURES],
-        {},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REASONS)
-def test_reasons(name):
-    model, shapes, expected = REASONS[name]
-    found = {row.layer: row.reason for row in bp.placement(gated(model, shapes)).left_alone}
-    assert found == expected
-
-
-def test_reasons_behind_embeddings():
-    model = Model(
-        lambda m, x: (m.head(F.relu(m.fc(m.table(x))).mean(1)), m.other(m.table2(x).mean(1))),
-        table=nn.Embedding(9, 6),
-        table2=nn.Embedding(9, 6),
-        fc=linear(6, 8),
-        head=linear(8, 3),
-        other=linear(6, 3),
-    )
-    found = bp.placement(bp.sparsify(model, "bb", example_inputs=torch.randint(0, 9, (2, 5)))).left_alone
-    assert {row.layer: row.reason for row in found} == {
-        "table": "Embedding is not a layer that sparsify knows",
-        "table2": "Embedding is not a layer that sparsify knows",
-        "other": "its inputs come from table2, and columns of embedding tables are not gated",
-    }
+def test_no_layer_is_left_alone_where_all_are_gated():
+    model, shapes, _ = OUTPUTS["late fusion"]
+    assert bp.placement(gated(model, shapes)).left_alone == ()

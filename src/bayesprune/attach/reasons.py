@@ -5,6 +5,7 @@ from collections.abc import Container, Iterator
 
 from torch import Tensor, fx, nn
 
+from bayesprune.graph.binding import spelled
 from bayesprune.models.description import LeftAlone
 
 
@@ -16,7 +17,7 @@ def about_inputs(module: fx.GraphModule, source: fx.Node) -> str:
         if isinstance(module.get_submodule(str(source.target)), (nn.Embedding, nn.EmbeddingBag)):
             return f"its inputs come from {source.target}, and columns of embedding tables are not gated"
         return f"its inputs come from {source.target}, which needs all of its own"
-    name = getattr(source.target, "__name__", str(source.target))
+    name = spelled(source.target)
     meaning = {
         "add": "its inputs are a residual stream, the sum of several branches",
         "cat": "its inputs are the outputs of several layers side by side",

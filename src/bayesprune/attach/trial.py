@@ -5,6 +5,7 @@ from typing import cast
 import torch
 from torch import Tensor, fx
 
+from bayesprune.graph.binding import spelled
 from bayesprune.graph.layer_types import MIXING_NORMS
 from bayesprune.removal import Analysis, analyse
 from bayesprune.removal.analysis import is_number, shape_of, tensor_inputs
@@ -159,7 +160,7 @@ class Trial:
             if node in analysis.rigid:
                 return f"{node.target} ({kind}), which reads its units, is used in several places"
             return f"{node.target} ({kind}) needs all of its units"
-        name = getattr(node.target, "__name__", str(node.target))
+        name = spelled(node.target)
         return f"'{name}' needs all of its units"
 
 

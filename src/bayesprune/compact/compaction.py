@@ -17,6 +17,7 @@ from bayesprune.gates import Gate, gates, require_gates
 from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
 from bayesprune.gates.hooks import bypassed
 from bayesprune.graph import trace
+from bayesprune.graph.binding import spelled
 from bayesprune.graph.recording import annotate
 from bayesprune.removal import Analysis, shrink
 from bayesprune.removal.analysis import shape_of
@@ -83,7 +84,7 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
     inputs = example_inputs if example_inputs is not None else stated_example(gated)
     module = trace(gated, inputs)
     _warn_if_nothing_is_pruned(found)
-    pruned, masks_left = _take_out(module, found)
+    pruned, masks_left = take_gates_out(module, found)
     others = module.meta["other_sizes"]
     if any(gate.depends_on_input for gate in found.values()):
         annotate(module, inputs, others)
@@ -127,7 +128,7 @@ def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
     return [node for node in module.graph.nodes if node.op == "placeholder"]
 
 
-def _take_out(module: fx.GraphModule, found: dict[str, Gate]) -> tuple[list[_Pruned], list[str]]:
+def take_gates_out(module: fx.GraphModule, found: dict[str, Gate]) -> tuple[list[_Pruned], list[str]]:
     """Replace every gate of the graph: by factors in the weights, or by the operations that it consists of."""
     names = {id(gate): name for name, gate in found.items()}
     pruned, masks_left = [], []
@@ -161,7 +162,7 @@ def _outcome(each: _Pruned, analysis: Analysis) -> GateOutcome:
     for user in each.read.users:
         part = analysis.parts.get(user, {}).get(each.read)
         if part is not None and bool((part & each.pruned).any()):
-            readers.append(getattr(user.target, "__name__", str(user.target)))
+            readers.append(spelled(user.target))
             turned |= user in analysis.known and bool((analysis.known[user].value != 0).any())
     names = ", ".join(dict.fromkeys(readers)) or "something else"
     reason = f"behind {names} the pruned units are constant but not zero: one stands for all" if turned else f"{names} reads them"

@@ -29,6 +29,11 @@ _RENAMED = {
 """Parameter names of torch and ATen -> ours."""
 
 
+def spelled(target: Any) -> str:
+    """What a call is named in torch: ``relu``, ``add_``, ``convolution.default``."""
+    return str(getattr(target, "__name__", target))
+
+
 def function_of(op: str, target: Any) -> Function | None:
     """The word for what an ``fx`` node calls, or None."""
     if op == "call_method":

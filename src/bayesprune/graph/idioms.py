@@ -3,14 +3,11 @@
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from torch import fx
 
 from bayesprune.graph.vocabulary import FUNCTIONS, Function
-
-Say: TypeAlias = Callable[[Function, dict[str, Any]], fx.Node]
-"""Writes a call of a word with these arguments."""
 
 
 @dataclass(frozen=True)
@@ -45,28 +42,47 @@ def as_product(equation: str, ranks: Sequence[int]) -> Product | None:
     return Product(*(tuple(order) for order in orders))
 
 
-def write_einsum(say: Say, equation: Any, operands: Sequence[Any], ranks: Sequence[int]) -> fx.Node | None:
-    """A sum over products of two tensors; None where it is no product of matrices."""
-    product = as_product(equation, ranks) if isinstance(equation, str) and len(operands) == 2 else None
-    if product is None:
+class Idioms:
+    """Writes such calls into a graph.
+
+    Args:
+        graph: where they go.
+        say: writes a call of one word of the vocabulary with these arguments.
+    """
+
+    def __init__(self, graph: fx.Graph, say: Callable[[Function, dict[str, Any]], fx.Node]) -> None:
+        self.graph, self.say = graph, say
+
+    def write(self, name: str, args: Sequence[Any], kwargs: dict[str, Any], value: Any) -> Any:
+        """What stands for a call of this name that computed this value; None if it is no idiom, or not in this form."""
+        arguments = [*args, *kwargs.values()]
+        if name == "einsum":
+            return self.einsum(arguments[0], arguments[1] if isinstance(arguments[1], (tuple, list)) else arguments[1:])
+        if name == "glu" and set(kwargs) <= {"dim"}:
+            return self.glu(arguments[0], arguments[1] if len(arguments) > 1 else -1)
+        if name in ("max", "min") and isinstance(value, tuple) and set(kwargs) <= {"dim", "keepdim"}:
+            return self.extreme(name, arguments[0], arguments[1], len(arguments) > 2 and bool(arguments[2]))
         return None
 
-    def ordered(tensor: Any, dims: tuple[int, ...]) -> Any:
-        return tensor if dims == tuple(range(len(dims))) else say(FUNCTIONS["permute"], {"input": tensor, "dims": dims})
+    def einsum(self, equation: Any, operands: Sequence[Any]) -> fx.Node | None:
+        """A sum over products of two tensors; None where it is no product of matrices."""
+        ranks = [len(each.meta["shape"]) for each in operands]
+        product = as_product(equation, ranks) if isinstance(equation, str) and len(operands) == 2 else None
+        if product is None:
+            return None
+        left, right = self._ordered(operands[0], product.left), self._ordered(operands[1], product.right)
+        return self._ordered(self.say(FUNCTIONS["matmul"], {"input": left, "other": right}), product.result)
 
-    left, right = ordered(operands[0], product.left), ordered(operands[1], product.right)
-    result: fx.Node = ordered(say(FUNCTIONS["matmul"], {"input": left, "other": right}), product.result)
-    return result
+    def _ordered(self, tensor: fx.Node, dims: tuple[int, ...]) -> fx.Node:
+        return tensor if dims == tuple(range(len(dims))) else self.say(FUNCTIONS["permute"], {"input": tensor, "dims": dims})
 
+    def glu(self, tensor: fx.Node, dim: int) -> fx.Node:
+        """The first half times the sigmoid of the second."""
+        halves = self.say(FUNCTIONS["chunk"], {"input": tensor, "chunks": 2, "dim": dim})
+        value, gate = (self.graph.call_function(operator.getitem, (halves, index)) for index in (0, 1))
+        return self.say(FUNCTIONS["mul"], {"input": value, "other": self.say(FUNCTIONS["sigmoid"], {"input": gate})})
 
-def write_glu(say: Say, graph: fx.Graph, tensor: fx.Node, dim: int) -> fx.Node:
-    """The first half times the sigmoid of the second."""
-    halves = say(FUNCTIONS["chunk"], {"input": tensor, "chunks": 2, "dim": dim})
-    value, gate = (graph.call_function(operator.getitem, (halves, index)) for index in (0, 1))
-    return say(FUNCTIONS["mul"], {"input": value, "other": say(FUNCTIONS["sigmoid"], {"input": gate})})
-
-
-def write_extreme(say: Say, name: str, tensor: fx.Node, dim: int, keepdim: bool) -> tuple[fx.Node, fx.Node]:
-    """``max`` or ``min`` along a dimension: the elements and their places."""
-    bound = {"input": tensor, "dim": dim, "keepdim": keepdim}
-    return say(FUNCTIONS[f"a{name}"], bound), say(FUNCTIONS[f"arg{name}"], bound)
+    def extreme(self, name: str, tensor: fx.Node, dim: int, keepdim: bool) -> tuple[fx.Node, fx.Node]:
+        """``max`` or ``min`` along a dimension: the elements and their places."""
+        bound = {"input": tensor, "dim": dim, "keepdim": keepdim}
+        return self.say(FUNCTIONS[f"a{name}"], bound), self.say(FUNCTIONS[f"arg{name}"], bound)

@@ -10,9 +10,9 @@ from torch import Tensor, fx, nn
 from bayesprune.errors import InputError
 from bayesprune.gates import Gate
 from bayesprune.gates.hooks import has_other_hooks, without_gates
-from bayesprune.graph.binding import bind, function_of
+from bayesprune.graph.binding import bind, function_of, spelled
 from bayesprune.graph.functional_layers import NotALayerError, layer_maker
-from bayesprune.graph.idioms import write_einsum, write_extreme, write_glu
+from bayesprune.graph.idioms import Idioms
 from bayesprune.graph.recording import record
 from bayesprune.graph.vocabulary import FUNCTIONS, INT_ARITHMETIC, MOVEMENT, Function
 
@@ -38,6 +38,7 @@ class _Normaliser:
     def __init__(self, source: fx.GraphModule, values: dict[fx.Node, Any]) -> None:
         self.source, self.values = source, values
         self.graph = fx.Graph()
+        self.idioms = Idioms(self.graph, self._say)
         self.now: dict[fx.Node, Any] = {}
         """What stands for each recorded node: a node of the new graph, a literal, or a tuple of them for shapes."""
         self.attributes: dict[str, Any] = {}
@@ -99,7 +100,7 @@ class _Normaliser:
             module.inplace = False  # type: ignore[assignment]
             mutated = node.args[0]
         if type(module) is nn.GLU and not has_other_hooks(module):
-            self.now[node] = write_glu(self._say, self.graph, self._current(node.args[0]), module.dim)
+            self.now[node] = self.idioms.glu(self._current(node.args[0]), module.dim)
             return
         self.attributes[path] = module
         new = self.graph.call_module(path, self._current(node.args), self._current(node.kwargs))
@@ -114,7 +115,7 @@ class _Normaliser:
             self._call(node, str(node.target))
 
     def _call_function(self, node: fx.Node) -> None:
-        name = getattr(node.target, "__name__", str(node.target))
+        name = spelled(node.target)
         if "assert" in name or "guard" in name or "sym_constrain" in name:
             return
         if node.target is getattr:
@@ -163,19 +164,9 @@ class _Normaliser:
 
     def _idiom(self, node: fx.Node, short: str) -> bool:
         """Write a call in several words, where we have no single one."""
-        arguments = [*self._current(node.args), *self._current(node.kwargs).values()]
-        names = list(node.kwargs)
-        tensor = arguments[0] if arguments else None
-        if short == "einsum":
-            operands = arguments[1] if isinstance(arguments[1], (tuple, list)) else arguments[1:]
-            new: Any = write_einsum(self._say, tensor, operands, [len(each.meta["shape"]) for each in operands])
-        elif short == "glu" and set(names) <= {"dim"}:
-            new = write_glu(self._say, self.graph, arguments[0], arguments[1] if len(arguments) > 1 else -1)
-        elif short in ("max", "min") and isinstance(self.values[node], tuple) and set(names) <= {"dim", "keepdim"}:
-            new = write_extreme(self._say, short, arguments[0], arguments[1], len(arguments) > 2 and bool(arguments[2]))
-        else:
-            return False
-        self.now[node] = new
+        new = self.idioms.write(short, self._current(node.args), self._current(node.kwargs), self.values[node])
+        if new is not None:
+            self.now[node] = new
         return new is not None
 
     def _layer(self, node: fx.Node) -> bool:
@@ -215,7 +206,7 @@ class _Normaliser:
         new = self._say(*self._tensor_first(function, bound))
         self.now[node] = new
         written = node.args[0] if node.args else None
-        name = getattr(node.target, "__name__", str(node.target)).split(".")[0]
+        name = spelled(node.target).split(".")[0]
         in_place = bound.get("inplace") or name in ("iadd", "isub", "imul", "itruediv") or (name.endswith("_") and not name.endswith("__"))
         if in_place and isinstance(written, fx.Node):
             self._overwrite(written, new)
@@ -330,7 +321,7 @@ class _Normaliser:
 def _is_view(node: fx.Node) -> bool:
     """Whether a node may share memory with the tensor that it reads."""
     function = function_of(node.op, node.target)
-    name = function.name if function is not None else getattr(node.target, "__name__", str(node.target)).split(".")[0]
+    name = function.name if function is not None else spelled(node.target).split(".")[0]
     return name in _VIEWS or name in MOVEMENT
 
 
