@@ -22,7 +22,7 @@ run: $(CORE) ## the main job: pretrain, prune, make dependent, report (options: 
 	$(BIN)/bayesprune run $(ARGS)
 
 test: lint ## lint, then the tests (options of pytest: ARGS="-k gates", ARGS="-m slow")
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal $(ARGS)
 
 lint: $(DEV) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -193,6 +193,13 @@ def test_it_prints_as_a_table():
     assert text.splitlines()[3] == "a processor, 2 threads, torch 2.13.0"
 
 
+def test_a_single_model_is_compared_with_nothing():
+    timing = Timing("small", "eager", 1, 0.5, 0.4, 0.6, 80, 2, "cpu")
+    header, row, _ = str(Benchmark((timing,), "small", {"device_name": "a processor", "torch": "2.13.0"})).splitlines()
+    assert header.endswith("calls")
+    assert row.split() == ["small", "eager", "1", "0.500", "0.400", "0.600", "80"]
+
+
 def test_progress_goes_to_the_error_stream_and_only_if_asked(capsys):
     benchmark(Recorder(), torch.rand(1, 3), **QUICK)
     assert capsys.readouterr() == ("", "")

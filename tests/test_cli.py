@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 import bayesprune
 from bayesprune import cli
@@ -94,7 +95,7 @@ def test_usage_errors(command, arguments):
         (("--dataset", "nmist"), ("no data set is called 'nmist'", "did you mean mnist?")),
         (("--network", "lenet-300-500"), ("no network is called 'lenet-300-500'", "lenet5-caffe")),
         (("--recipe", "fsat"), ("unknown recipe 'fsat'", "Did you mean 'fast'?")),
-        (("--device", "gpu"), ("device 'gpu' cannot be used here", "'cpu' always works")),
+        (("--device", "gpu"), ("device 'gpu' cannot be used here", "choose 'cuda'", "'cpu' always works")),
         (("--device", "cuda:99"), ("device 'cuda:99' cannot be used here",)),
         (("--device", "meta"), ("device 'meta' cannot be used here",)),
         (("--kl-scale", "-1"), ("kl_scale must be finite and not negative",)),
@@ -115,6 +116,7 @@ def test_usage_errors(command, arguments):
 def test_bad_options(command, tmp_path, digits_folder, options, parts):
     result = command("run", "--out", tmp_path / "run", "--data-dir", digits_folder, *options)
     assert refused(result, *parts)
+    assert "run folder:" not in result.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -129,6 +131,17 @@ def test_folder_without_data(command, tmp_path):
     for folder in (tmp_path / "data", tmp_path / "missing"):
         assert refused(command("run", "--out", tmp_path / "run", "--data-dir", folder), str(folder), "train-images-idx3-ubyte")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("arguments", [("data",), ("data", "--download", "cifar10"), ("run", "--out", "run")], ids=" ".join)
+def test_file_instead_of_a_data_folder(command, tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "images.gz"
+    file.touch()
+    assert refused(command(*arguments, "--data-dir", file), f"the data folder {file} is a file", f"such as {tmp_path}")
+    monkeypatch.setenv(DATA_VARIABLE, str(file))
+    assert refused(command(*arguments), f"{DATA_VARIABLE} names {file}, which is a file")
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_folder_of_an_unknown_user(command, tmp_path):
@@ -177,14 +190,14 @@ def test_images_of_another_size(command, tmp_path, make_digits, network):
 
 
 def test_table_of_data_sets(command, monkeypatch, tmp_path):
-    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     result = command("data")
     assert result.code == 0
     for part in ("mnist", "cifar10", "cifar100", "60,000 + 10,000", "50,000 + 10,000", "inside the package"):
         assert part in result.out
     for folder in (tmp_path, tmp_path / "old[1]", tmp_path / "new[bold]"):
-        assert f"not in {folder}" in command("data", "--data-dir", folder).out
+        unfolded = re.sub(r"[│\s]", "", command("data", "--data-dir", folder).out)
+        assert f"notin{folder}" in unfolded
 
 
 def test_download_of_something_unknown(command):
@@ -228,6 +241,7 @@ def test_form_of_the_summary(finished, digits_folder):
     assert summary["stages"][0]["memory"] == 100
     assert (summary["status"], summary["network"], summary["dataset"], summary["method"]) == ("finished", "lenet-500-300", "mnist", "dbb")
     assert (summary["seed"], summary["epochs"], summary["device"], summary["data_dir"]) == (3, 1, "cpu", str(digits_folder))
+    assert summary["tradeoff"] == json.loads((finished / "config.json").read_text())["tradeoff"] == 3.5
     assert summary["version"] == bayesprune.__version__
     assert all(summary[key] for key in ("hardware", "torch", "python"))
 
@@ -273,6 +287,7 @@ def test_bench(command, finished, tmp_path, what):
     assert {row["batch_size"] for row in written} == {1, 3}
     assert {row["model"] for row in written} == ({"dense", "compacted"} if what == "." else {"compacted"})
     assert "median ms" in result.out
+    assert ("against" in result.out) is (what == ".")
 
 
 def test_export(command, finished, tmp_path):
@@ -299,6 +314,13 @@ def test_bad_paths_and_options_of_bench_and_export(command, finished, tmp_path, 
     assert result.code == 2
     assert message.lower() in result.err.lower()
     assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("action", ["bench", "export"])
+def test_model_with_gates_has_to_be_compacted_first(command, tmp_path, action):
+    path = tmp_path / "gated.safetensors"
+    bayesprune.save(bayesprune.sparsify(nn.Sequential(nn.Linear(4, 3)), "bb"), path)
+    assert refused(command(action, path), "model with gates: compact it first", f"compact(load('{path}', into=model)", "save(")
 
 
 def test_run_that_was_stopped_before_its_end_has_nothing_to_bench(command, finished, tmp_path):

@@ -268,6 +268,7 @@ def test_the_fused_path_comes_back_after_a_failure():
         (torch.rand(2, 3).double(), "dtype"),
         ((), "no tensors"),
         ([torch.rand(2, 3)], r"not list; a model that takes a list .* gets it as \(argument,\)"),
+        (torch.rand(2, 3).numpy(), "not ndarray; .* an array becomes a tensor with torch.as_tensor"),
         (torch.rand(0, 3), "empty batch"),
     ],
 )
@@ -286,9 +287,12 @@ def test_relative_cost():
     full, small = nn.Linear(8, 6, bias=False), nn.Linear(8, 3, bias=False)
     reduction = cost(small, x).relative_to(cost(full, x))
     assert (reduction.macs, reduction.parameters, reduction.bytes, reduction.activation_bytes) == (2, 2, 2, 2)
-    assert str(reduction).startswith("2.00x fewer MACs, 2.00x fewer parameters")
+    said = ["MACs 48 → 24 (2.00x)", "parameters 48 → 24 (2.00x)", "stored 192 B → 96 B (2.00x)", "activations 24 B → 12 B (2.00x)"]
+    assert str(reduction).split(", ") == said
+    assert "parameters 24 → 48 (0.50x)" in str(cost(full, x).relative_to(cost(small, x)))
     nothing = cost(nn.Identity(), x)
     assert nothing.relative_to(cost(full, x)).macs == math.inf
+    assert str(nothing.relative_to(cost(full, x))).startswith("MACs 48 → 0, ")
     assert nothing.relative_to(nothing).macs == 1
 
 

@@ -26,6 +26,12 @@ def divergences(model):
     return [gate.kl().item() for gate in gates(model).values()]
 
 
+@pytest.mark.parametrize("loss", [2.0, 2, [2.0]])
+def test_loss_that_is_no_tensor(gated, loss):
+    with pytest.raises(InputError, match=rf"a tensor, not {type(loss).__name__}: .* without \.item\(\)"):
+        negative_elbo(loss, gated, 100)
+
+
 def test_one_scale_for_all(gated):
     loss = negative_elbo(NLL, gated, 100, 3.0)
     assert loss.shape == ()

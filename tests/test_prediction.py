@@ -127,6 +127,25 @@ def test_no_samples(samples):
         predict(sparsify(plain(), "bb"), X, samples=samples)
 
 
+@pytest.mark.parametrize("x", [X.numpy(), X.tolist(), [X.numpy()], None, 3.0], ids=["array", "list", "arrays", "none", "number"])
+def test_inputs_that_are_no_tensor(x):
+    with pytest.raises(InputError, match=rf"not {type(x).__name__}: .*torch\.from_numpy\(x\) or torch\.as_tensor\(x\)"):
+        predict(plain(), x)
+
+
+def test_inputs_in_a_container():
+    class Sum(nn.Module):
+        def forward(self, parts):
+            return parts[0] + parts[1]
+
+    torch.testing.assert_close(predict(Sum(), [X, X], activation=None), 2 * X)
+
+
+def test_model_and_inputs_the_wrong_way_round():
+    with pytest.raises(InputError, match=r"takes an nn\.Module, not Tensor: predict\(model, x\)"):
+        predict(X, plain())
+
+
 def test_evaluating_switches_sampling_on_within():
     gated = sparsify(plain(), "bb").train()
     with evaluating(gated, sampling=True):

@@ -1,11 +1,14 @@
 """Files are written whole or not at all, whatever happens meanwhile, and only where a file belongs."""
 
+import errno
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from bayesprune import storage
 from bayesprune.errors import InputError, StorageError
@@ -60,7 +63,34 @@ def test_pipes_and_devices_are_not_replaced(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        *((code, "Free some space") for code in (errno.ENOSPC, errno.EDQUOT)),
+        *((code, "Make the folder .* first") for code in (errno.ENOENT, errno.ENOTDIR)),
+        *((code, "folder that you may write to") for code in (errno.EACCES, errno.EPERM, errno.EROFS)),
+        (errno.ENAMETOOLONG, "shorter name"),
+        (errno.EIO, r"untouched\. Choose another folder$"),
+    ],
+)
+def test_advice_fits_the_cause(tmp_path, monkeypatch, code, advice):
+    def fail(_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StorageError, match=advice):
+        storage.write_bytes(tmp_path / "file", b"new")
+
+
 @pytest.mark.parametrize("path", [None, 3, b"file", Path("a\0b"), "\ud800"], ids=repr)
 def test_paths_that_are_none(path):
     with pytest.raises(InputError, match="is no path of a file"):
         storage.write_bytes(path, b"new")
+
+
+@pytest.mark.parametrize("path", [torch.randn(30, 30), nn.Sequential(nn.Linear(2, 2))], ids=["tensor", "model"])
+def test_what_is_no_path_is_shown_on_one_short_line(path):
+    with pytest.raises(InputError, match=rf"of type {type(path).__name__}$") as raised:
+        storage.as_path(path)
+    assert len(str(raised.value)) < 160
+    assert "\n" not in str(raised.value)

@@ -55,12 +55,17 @@ def test_no_cost_where_the_model_does_not_state_its_layers_or_not_all_places_are
 def test_it_prints_as_a_table():
     text = str(summary(prune(sparsify(lenet(), "bb"), [4, 3, 2])))
     lines = text.splitlines()
-    assert len(lines) == 5
-    assert lines[0].startswith("fc1.input_gate")
-    assert "4 of 9" in lines[0]
-    assert "9 of 20" in lines[3]
-    assert "x fewer FLOPs" in lines[4]
-    assert "% of the memory" in lines[4]
+    assert len(lines) == 6
+    assert lines[0].split("  ")[0] == "gate"
+    assert all(part in lines[0] for part in ("units kept", "KL divergence in nats"))
+    assert lines[1].startswith("fc1.input_gate")
+    assert "4 of 9" in lines[1]
+    assert "all gates" in lines[4]
+    assert "9 of 20" in lines[4]
+    assert len({len(line) for line in lines[:5]}) == 1, "columns are aligned"
+    assert lines[5].startswith("without the pruned units: ")
+    assert "x fewer FLOPs" in lines[5]
+    assert "% of the memory" in lines[5]
 
 
 def test_asking_does_not_disturb_training():

@@ -18,7 +18,7 @@ from bayesprune.data.folders import named_folder
 from bayesprune.data.mnist import find_mnist
 from bayesprune.errors import BayespruneError, InputError, RunFolderError, one_line
 from bayesprune.example_inputs import first_line
-from bayesprune.experiments import RunConfig, check_config, read_config, run_main_job
+from bayesprune.experiments import RunConfig, check_config, read_config, run_main_job, with_tradeoff
 from bayesprune.experiments.compacted import CERTIFICATE, NETWORK
 from bayesprune.experiments.deployment import export_deployment, open_deployment
 from bayesprune.models import build_network
@@ -91,7 +91,7 @@ def run(
     ] = None,
     kl_scale: Annotated[float | None, typer.Option(help="The factor on the KL divergence, instead of the trade-off's.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of every stage, instead of the recipe's.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of everything random; 0 by default.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random: any whole number; 0 by default.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data set is; see 'bayesprune data'.")] = None,
     before_norm: Annotated[bool | None, typer.Option("--before-norm/--after-activation", help="Where convolutions are gated.")] = None,
@@ -116,12 +116,11 @@ def run(
     if resume is not None:
         if folder is not None:
             raise InputError(f"--resume goes on in {resume}, --out {folder} asks for another folder; give one of them")
-        config, folder = _check_same(read_config(resume), given, resume), resume
+        config, folder = _check_same(with_tradeoff(read_config(resume)), given, resume), resume
     else:
         config = _complete(given)
         folder = folder or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.network}-{config.method}"
     check_config(config)
-    err.print(f"run folder: {folder}", highlight=False, soft_wrap=True, markup=False)
     try:
         with ProgressBars(err) as watcher:
             summary = run_main_job(config, folder, watcher)

@@ -45,7 +45,8 @@ def arguments(example_inputs: ExampleInputs) -> tuple[tuple[Any, ...], dict[str,
         return (), dict(example_inputs)
     raise InputError(
         "example_inputs is a tensor, a tuple of positional arguments or a dictionary of keyword arguments, "
-        f"not {type(example_inputs).__name__}; a model that takes a list or a dictionary as its only argument gets it as (argument,)"
+        f"not {type(example_inputs).__name__}; a model that takes a list or a dictionary as its only argument gets it as (argument,), and "
+        "an array becomes a tensor with torch.as_tensor"
     )
 
 

@@ -49,6 +49,8 @@ def negative_elbo(nll: Tensor, model: nn.Module, n_data: int, kl_scale: KLScale 
     Example:
         >>> loss = negative_elbo(F.cross_entropy(gated(x), y), gated, n_data=60_000)
     """
+    if not isinstance(nll, Tensor):
+        raise InputError(f"nll is the loss of a batch as a tensor, not {type(nll).__name__}: hand it over without .item() or float()")
     if not n_data > 0:
         raise InputError(f"n_data is the number of training samples, above zero, not {n_data}")
     if not 0.0 <= warmup <= 1.0:

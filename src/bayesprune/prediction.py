@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from bayesprune.errors import InputError
 from bayesprune.gates import gates, require_gates
@@ -34,7 +35,17 @@ def predict(
         x: a batch of inputs.
         samples: how many masks to draw.
         activation: applied to the outputs before they are averaged: the softmax over the last dimension by default; None for none.
+
+    Raises:
+        InputError: ``x`` is no tensor, or there are no gates to sample from.
     """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"predict takes an nn.Module, not {type(model).__name__}: predict(model, x)")
+    if not any(isinstance(leaf, Tensor) for leaf in tree_leaves(x)):
+        raise InputError(
+            f"predict takes a batch of inputs as a tensor, not {type(x).__name__}: make it one with torch.from_numpy(x) or "
+            "torch.as_tensor(x), on the device and of the dtype of the model"
+        )
     if samples is not None:
         if samples < 1:
             raise InputError(f"samples is a number of masks to draw, at least 1, not {samples}")

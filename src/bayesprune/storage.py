@@ -1,8 +1,10 @@
 """Files that are either written whole or not at all, and tensors in them without pickle."""
 
+import errno
 import json
 import os
 import re
+import reprlib
 import secrets
 import stat
 import zlib
@@ -16,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from bayesprune.errors import InputError, StorageError
+from bayesprune.errors import InputError, StorageError, one_line
 
 _HEADER = "bayesprune"
 _UNFINISHED = re.compile(r"\..+\.\d+(\.[0-9a-f]+)?\.part")
@@ -31,9 +33,18 @@ def as_path(path: str | os.PathLike[str]) -> Path:
     try:
         if b"\0" not in os.fsencode(Path(path)):
             return Path(path)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{path!r} is no path of a file: {error}") from error
-    raise InputError(f"{path!r} is no path of a file: it contains a null character")
+    except TypeError as error:
+        raise InputError(
+            f"{_shown(path)} is no path of a file: give a text or a pathlib.Path, not an object of type {type(path).__name__}"
+        ) from error
+    except ValueError as error:
+        raise InputError(f"{_shown(path)} is no path of a file: {error}") from error
+    raise InputError(f"{_shown(path)} is no path of a file: it contains a null character")
+
+
+def _shown(path: Any) -> str:
+    """Whatever was given for a path, which may be a tensor or a model, in a few words."""
+    return one_line(repr(path) if isinstance(path, (str, Path)) else reprlib.repr(path))
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -54,10 +65,23 @@ def write_bytes(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
         if not isinstance(error, OSError):
             raise
-        raise StorageError(
-            f"cannot write {path}: {error.strerror}; what was there before is untouched. Free some space or choose another folder"
-        ) from error
+        raise StorageError(f"cannot write {path}: {error.strerror}; what was there before is untouched. {_advice(error, path)}") from error
     _sync_folder(path.parent)
+
+
+def _advice(error: OSError, path: Path) -> str:
+    """What to do about a file that cannot be written."""
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return "Free some space or choose another folder"
+        case errno.ENOENT | errno.ENOTDIR:
+            return f"Make the folder {path.parent} first or choose another one"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return f"Choose a folder that you may write to, or get permission for {path.parent}"
+        case errno.ENAMETOOLONG:
+            return "Choose a shorter name"
+        case _:
+            return "Choose another folder"
 
 
 def _permissions(path: Path) -> int | None:

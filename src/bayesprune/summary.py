@@ -45,11 +45,14 @@ class Summary:
         return sum(gate.kl for gate in self.gates)
 
     def __str__(self) -> str:
-        width = max(len(gate.name) for gate in self.gates)
-        lines = [f"{gate.name.ljust(width)}  {gate.kept:>6} of {gate.units:<6} KL {gate.kl:>12,.1f}" for gate in self.gates]
-        lines.append(f"{'all'.ljust(width)}  {self.kept:>6} of {self.units:<6} KL {self.kl:>12,.1f}")
+        rows = [("gate", "units kept", "KL divergence in nats")]
+        rows += [(gate.name, f"{gate.kept} of {gate.units}", f"{gate.kl:,.1f}") for gate in self.gates]
+        rows.append(("all gates", f"{self.kept} of {self.units}", f"{self.kl:,.1f}"))
+        name, kept, kl = (max(map(len, column)) for column in zip(*rows, strict=True))
+        lines = [f"{row[0]:<{name}}  {row[1]:>{kept}}  {row[2]:>{kl}}" for row in rows]
         if self.cost is not None:
-            lines.append(f"{self.cost.speedup:.2f}x fewer FLOPs, {self.cost.memory_percent:.2f} % of the memory (the paper's convention)")
+            cost = f"{self.cost.speedup:.2f}x fewer FLOPs, {self.cost.memory_percent:.2f} % of the memory"
+            lines.append(f"without the pruned units: {cost} (the paper's convention)")
         return "\n".join(lines)
 
 

@@ -46,7 +46,7 @@ def test_disk_refuses(code, tmp_path, monkeypatch):
 def test_folder_instead_of_a_file(tmp_path):
     with pytest.raises(StorageError, match="it is a folder"):
         save(linear(), tmp_path, example_inputs=X)
-    with pytest.raises(StorageError, match="cannot read"):
+    with pytest.raises(StorageError, match=r"cannot read .*: it is a folder\. Give the name of the file"):
         load(tmp_path)
 
 
@@ -61,6 +61,14 @@ def test_something_else(content, tmp_path):
     path.write_bytes(content)
     with pytest.raises(StorageError, match=r"a\.safetensors"):
         load(path)
+
+
+@pytest.mark.parametrize("model", [linear, lambda: linear().state_dict()], ids=["model", "state"])
+@pytest.mark.parametrize("archive", [True, False])
+def test_file_of_torch_save(model, archive, tmp_path):
+    torch.save(model(), tmp_path / "a.pt", _use_new_zipfile_serialization=archive)
+    with pytest.raises(StorageError, match=r"a\.pt .* looks like a file of torch\.save\. Read it with torch\.load"):
+        load(tmp_path / "a.pt")
 
 
 def test_safetensors_of_another_program(tmp_path):

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import logging
 
 import onnx
 import onnxruntime
@@ -156,9 +157,39 @@ def test_folder(small_model, small_input, tmp_path):
         export_onnx(small_model, small_input, tmp_path / "nowhere" / "a.onnx", check=False)
 
 
-def test_not_a_module(tmp_path):
-    with pytest.raises(InputError, match=r"nn\.Module"):
-        export_onnx("model", torch.ones(2), tmp_path / "a.onnx")
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        ("path model example", r"takes an nn\.Module, not str: export_onnx\(model, example_inputs, path\)"),
+        ("example model path", r"takes an nn\.Module, not Tensor"),
+        ("model path example", "example_inputs is a tensor, .* not str"),
+        ("model example example", "is no path of a file: .* not an object of type Tensor"),
+    ],
+)
+def test_arguments_the_wrong_way_round(order, message, tmp_path):
+    given = {"model": nn.Linear(2, 2), "example": torch.ones(2, 2), "path": str(tmp_path / "a.onnx")}
+    with pytest.raises(InputError, match=message):
+        export_onnx(*(given[name] for name in order.split()))
+
+
+@pytest.mark.parametrize("opset", [3, 9, 99])
+def test_opset_that_is_not_written(opset, tmp_path, caplog):
+    with pytest.raises(InputError, match=rf"cannot write Sequential in opset {opset}, .*opset 18 instead\. It writes opsets 18 to 23"):
+        export_onnx(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), torch.ones(2, 2), tmp_path / "a.onnx", opset=opset)
+    assert not list(tmp_path.iterdir())
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("opset", [None, "18", 18.0, True])
+def test_opset_that_is_no_number(opset, tmp_path):
+    with pytest.raises(InputError, match="opset is a whole number, 18 to 23"):
+        export_onnx(nn.Linear(2, 2), torch.ones(2, 2), tmp_path / "a.onnx", opset=opset)
+
+
+@pytest.mark.parametrize("opset", [*range(18, 24)])
+def test_opset_that_is_written(opset, tmp_path):
+    export_onnx(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU()), torch.ones(2, 1, 4, 4), tmp_path / "a.onnx", opset=opset)
+    assert onnx.load(tmp_path / "a.onnx").opset_import[0].version == opset
 
 
 def test_same_weights_as_the_artifact(small_model, small_input, tmp_path):

@@ -153,8 +153,32 @@ def test_include_and_exclude():
     both = sparsify(model, "bb", include=["features.*", "fc1"], exclude=["features.block1.*"])
     assert list(gates(both)) == [names[1], names[2]]
     assert [gate.position for gate in gates(both).values()] == [0, 1]
+    assert list(gates(sparsify(model, "bb", include="features.*", exclude=None))) == names[:-2]
+    assert list(gates(sparsify(model, "bb", exclude="features.*"))) == names[-2:]
     with pytest.raises(InputError, match=r"nothing in VGGLike can be gated.*excluded when the gates were put in"):
-        sparsify(model, "bb", include=["nothing"])
+        sparsify(model, "bb", exclude=["*"])
+
+
+@pytest.mark.parametrize("name", ["include", "exclude"])
+@pytest.mark.parametrize(
+    ("patterns", "message"),
+    [
+        (["fc1", "cf2"], r"'cf2' of {} matches no layer of VGGLike\. Its layers are '.*' and \d+ more\. Did you mean 'fc2'\?$"),
+        ("features", r"'features' of {} .* For the layers inside 'features' give 'features\.\*'$"),
+        ("*pool*", r"'\*pool\*' of {} matches no layer"),
+        ([3], r"{} is a pattern of layers' paths or a list of them, .*, not \[3\]"),
+        (3, r"{} is a pattern of layers' paths"),
+    ],
+    ids=str,
+)
+def test_patterns_that_match_nothing(name, patterns, message):
+    with pytest.raises(InputError, match=message.format(name)):
+        sparsify(VGGLike(groups=((2, 3),), hidden=4), "bb", **{name: patterns})
+
+
+def test_patterns_of_layers_that_are_never_gated_are_no_mistake():
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(12, 6), nn.LayerNorm(6), nn.Linear(6, 2))
+    assert gates(sparsify(model, "bb", example_inputs=torch.zeros(2, 3, dtype=torch.long), exclude=["0", "3"]))
 
 
 @pytest.mark.parametrize(

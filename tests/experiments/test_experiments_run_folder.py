@@ -2,12 +2,14 @@
 
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
+from bayesprune.artifact import load
 from bayesprune.errors import RunFolderError, StorageError
 from bayesprune.experiments import RunConfig, read_config, run_main_job
+from bayesprune.training.lock import sole_use
 from bayesprune.training.watching import Silent
 
 
@@ -85,10 +87,11 @@ def test_configuration_is_there_before_anything_else(config, tmp_path, monkeypat
     with pytest.raises(StoppedError):
         run_main_job(config, tmp_path / "run", Silent())
     assert set(contents(tmp_path / "run")) == {"config.json"}
-    assert read_config(tmp_path / "run") == config
+    usual = replace(config, tradeoff=3.5)
+    assert read_config(tmp_path / "run") == usual
     stored = json.loads((tmp_path / "run" / "config.json").read_text())
     assert [stage["epochs"] for stage in stored.pop("stages").values()] == [2, 2, 2]
-    assert stored == asdict(config)
+    assert stored == asdict(usual)
 
 
 def test_stopped_run_is_taken_up(command, finished_once, stopped):
@@ -157,7 +160,7 @@ def test_resume_from_another_place(command, tmp_path, monkeypatch, make_digits):
 
 
 @pytest.mark.parametrize(
-    "option", [("--seed", 0), ("--method", "bb"), ("--epochs", 2), ("--network", "lenet-500-300"), ("--device", "cpu")]
+    "option", [("--seed", 0), ("--tradeoff", 3.5), ("--method", "bb"), ("--epochs", 2), ("--network", "lenet-500-300"), ("--device", "cpu")]
 )
 def test_options_that_agree_may_be_repeated(command, finished, option):
     assert command("run", "--resume", finished, *option).code == 0
@@ -170,7 +173,7 @@ def test_options_that_agree_may_be_repeated(command, finished, option):
         (("--method", "dbb"), ("method bb, not dbb",)),
         (("--epochs", 3), ("epochs 2, not 3",)),
         (("--kl-scale", 2), ("kl-scale None, not 2.0",)),
-        (("--tradeoff", "nan"), ("tradeoff None, not nan",)),
+        (("--tradeoff", "nan"), ("tradeoff 3.5, not nan",)),
         (("--network", "lenet5-caffe"), ("network lenet-500-300, not lenet5-caffe",)),
         (("--data-dir", "/elsewhere"), ("data-dir", "not /elsewhere")),
         (("--before-norm",), ("before-norm False, not True",)),
@@ -186,13 +189,67 @@ def test_options_that_contradict_the_run(command, stopped, option, parts):
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [(("--epochs", 3), "epochs, stages"), (("--epochs", 2, "--seed", 1), "seed"), (("--epochs", 1, "--seed", 1), "epochs, seed, stages")],
+    [
+        (("--epochs", 3), "epochs (2 there, 3 here), stages.dense.epochs (2 there, 3 here), "),
+        (("--epochs", 2, "--seed", 1), "seed (0 there, 1 here));"),
+        (("--epochs", 2, "--tradeoff", 2), "tradeoff (3.5 there, 2.0 here));"),
+    ],
 )
 def test_folder_of_another_configuration(command, config, finished, options, named):
     before = contents(finished)
     result = command("run", "--out", finished, "--method", "bb", "--device", "cpu", "--data-dir", config.data_dir, *options)
-    assert refused(result, str(finished), f"differs in {named})")
+    assert refused(result, str(finished), f"differs in {named}")
     assert contents(finished) == before
+
+
+def without_tradeoff(folder):
+    """As earlier versions wrote the configuration where no trade-off was given."""
+    stored = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(stored | {"tradeoff": None}))
+    return folder
+
+
+@pytest.mark.parametrize("option", [(), ("--tradeoff", 3.5)], ids=str)
+def test_folders_of_earlier_versions(command, finished_once, finished, stopped, option):
+    for folder in (without_tradeoff(finished), without_tradeoff(stopped)):
+        assert command("run", "--resume", folder, *option).code == 0
+        assert without_seconds(folder) == without_seconds(finished_once)
+        assert refused(command("run", "--resume", folder, "--tradeoff", 2), "tradeoff 3.5, not 2.0")
+
+
+@pytest.mark.parametrize("method", ["cd", "bb"])
+def test_run_without_a_tradeoff_is_taken_up(command, config, tmp_path, method):
+    options = ("--kl-scale", 2) if method == "bb" else ()
+    arguments = ("--method", method, "--epochs", 1, "--device", "cpu", "--data-dir", config.data_dir, *options)
+    assert command("run", "--out", tmp_path / "run", *arguments).code == 0
+    assert read_config(tmp_path / "run").tradeoff is None
+    (tmp_path / "run" / "summary.json").unlink()
+    assert command("run", "--resume", tmp_path / "run").code == 0
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flip", "missing"])
+def test_damaged_network_is_made_again(command, finished_once, finished, damage):
+    path = finished / "compacted.safetensors"
+    whole = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(truncate(whole) if damage == "truncated" else flip(whole))
+    result = command("run", "--resume", finished)
+    assert result.code == 0
+    assert f"{path} is missing or damaged: making it again" in result.err
+    assert " epoch " not in result.err, "nothing is trained again"
+    assert load(path).certificate == load(finished_once / path.name).certificate
+    assert without_seconds(finished) == without_seconds(finished_once)
+
+
+def test_folder_in_use(command, finished_once, stopped):
+    before = contents(stopped)
+    with sole_use(stopped):
+        assert refused(command("run", "--resume", stopped), f"{stopped} is in use by another process")
+    assert contents(stopped) == before
+    assert command("run", "--resume", stopped).code == 0
+    assert set(contents(stopped)) - {"kept-units.png"} == set(contents(finished_once))
 
 
 def test_folder_of_something_else(command, config, tmp_path):

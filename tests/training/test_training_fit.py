@@ -1,5 +1,6 @@
 import copy
 import math
+import re
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from bayesprune.errors import InputError, RunFolderError
 from bayesprune.gates import METHODS, gates
 from bayesprune.models import LeNet500300
 from bayesprune.training import Recipe, StageRecipe
+from bayesprune.training.lock import sole_use
 
 FEATURES, HIDDEN, CLASSES = 16, 20, 3
 QUICK = Recipe(
@@ -214,14 +216,64 @@ def test_goes_on_from_a_folder_of_checkpoints(make_clusters, tmp_path, reads):
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"), [({"epochs": 2}, "plan"), ({"method": "bb"}, "plan"), ({"seed": 1}, "plan"), ({"threshold": 0.5}, "plan")]
+    ("changes", "named"),
+    [
+        ({"epochs": 2}, "plan.recipe.stages.dense.epochs (1 there, 2 here)"),
+        ({"method": "bb"}, "plan.method ('dbb' there, 'bb' here)"),
+        ({"seed": 1}, "plan.seed (0 there, 1 here)"),
+        ({"threshold": 0.5}, "plan.hyperparameters.threshold (None there, 0.5 here)"),
+    ],
 )
 def test_folder_of_another_fit(small, tmp_path, changes, named):
     bp.fit(perceptron(), small, epochs=1, checkpoints=tmp_path, progress=False)
-    with pytest.raises(RunFolderError, match=f"differs in {named}"):
+    with pytest.raises(RunFolderError, match=re.escape(f"differs in {named}")):
         bp.fit(perceptron(), small, **{"epochs": 1, "checkpoints": tmp_path, "progress": False} | changes)
     with pytest.raises(RunFolderError, match="differs in parameters"):
         bp.fit(nn.Sequential(nn.Linear(FEATURES, CLASSES)), small, epochs=1, checkpoints=tmp_path, progress=False)
+
+
+def test_folder_in_use(small, tmp_path):
+    with sole_use(tmp_path), pytest.raises(RunFolderError, match="in use by another process"):
+        bp.fit(perceptron(), small, epochs=1, checkpoints=tmp_path, progress=False)
+    bp.fit(perceptron(), small, epochs=1, checkpoints=tmp_path, progress=False)
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "checkpoints", "metrics.jsonl"}
+
+
+LABELS = torch.arange(40) % CLASSES
+BAD_LABELS = {
+    "fractions": (LABELS.float() + 0.5, r"type torch\.float32, the first is 0\.5, .* labels\.long\(\)"),
+    "short": (LABELS.int(), r"type torch\.int32"),
+    "from one": (LABELS + 1, "a label is 3, but the network has 3 outputs, for the labels 0 to 2"),
+    "negative": (LABELS - 1, "a label is -1"),
+    "last": (torch.cat([LABELS[:-1], torch.tensor([7])]), "a label is 7"),
+    "column": (LABELS[:, None], r"shape \(40, 1\), but outputs of 2 dimensions take labels of 1"),
+}
+
+
+@pytest.mark.parametrize("loss", [F.cross_entropy, nn.CrossEntropyLoss()], ids=["function", "module"])
+@pytest.mark.parametrize(("labels", "message"), BAD_LABELS.values(), ids=BAD_LABELS)
+def test_bad_labels_are_found_before_the_first_step(labels, message, loss, small, tmp_path):
+    bad = DataLoader(TensorDataset(torch.zeros(40, FEATURES), labels), batch_size=20)
+    for loaders in ({"loader": bad}, {"loader": small, "validation": bad}):
+        with pytest.raises(InputError, match=message):
+            bp.fit(perceptron(), loss=loss, checkpoints=tmp_path / "kept", progress=False, **loaders)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_bad_label_that_only_reading_shows():
+    data = [(torch.zeros(FEATURES), int(label)) for label in BAD_LABELS["last"][0]]
+    with pytest.raises(InputError, match="a label is 7"):
+        bp.fit(perceptron(), DataLoader(data, batch_size=20), epochs=1, progress=False)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [LABELS.byte(), torch.full((40, CLASSES), 1 / CLASSES), torch.where(LABELS == 2, -100, LABELS)],
+    ids=["bytes", "probabilities", "ignored"],
+)
+def test_labels_that_cross_entropy_takes(labels):
+    loader = DataLoader(TensorDataset(torch.randn(40, FEATURES), labels), batch_size=20)
+    assert bp.fit(perceptron(), loader, method="bb", epochs=1, progress=False).stages
 
 
 class Stream(IterableDataset):
@@ -261,6 +313,8 @@ def test_bad_loader(make, message, small):
         ({"kl_scale": (1.0, -2.0)}, "not negative"),
         ({"kl_scale": {"first": 1.0}}, "kl_scale must name every gate"),
         ({"treshold": 0.1}, "Did you mean 'threshold'"),
+        ({"epoch": 1}, "fit has no option 'epoch'. Did you mean 'epochs'"),
+        ({"lr": 1}, "no hyper-parameter 'lr'"),
         ({"threshold": -0.1}, "threshold"),
         ({"n_data": 0}, "empty"),
         ({"example_inputs": torch.zeros(2, 3)}, "does not run on example_inputs"),

@@ -37,6 +37,12 @@ def test_stream(make_loader):
     assert len(list(source.in_order())) == len(source) == 3
 
 
+@pytest.mark.parametrize("given", [torch.zeros(4, 3), [(torch.zeros(4, 3), torch.zeros(4))], TensorDataset(torch.zeros(4, 3))])
+def test_no_loader(given):
+    with pytest.raises(InputError, match=rf"is a torch\.utils\.data\.DataLoader .*, not {type(given).__name__}: DataLoader\(TensorDataset"):
+        LoaderBatches(given, "cpu", n_data=4)
+
+
 @pytest.mark.parametrize("n_data", [0, -3])
 def test_no_data(make_loader, n_data):
     with pytest.raises(InputError, match="empty"):

@@ -7,7 +7,7 @@ from bayesprune.errors import RunFolderError, StorageError
 from bayesprune.storage import read_rows, write_tensors
 from bayesprune.training.store import NoStore, RunStore, StageRecord, claim_folder
 
-CONFIGURATION = {"network": "lenet", "epochs": 3, "weights": (1.0, 2.0), "data": None}
+CONFIGURATION = {"network": "lenet", "epochs": 3, "weights": (1.0, 2.0), "data": None, "stages": {"dense": {"lr": 0.1, "epochs": 3}}}
 TENSORS = {"model/weight": torch.ones(2), "optimizer/step/weight": torch.tensor(3.0)}
 RESULT = {"stage": "dense", "error": 1.0}
 
@@ -45,19 +45,28 @@ def test_folder_of_the_same_run(store):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"epochs": 4}, "epochs"),
-        ({"epochs": 4, "network": "vgg"}, "epochs, network"),
-        ({"extra": 1}, "extra"),
-        ({"weights": (1.0,)}, "weights"),
-        ({"data": "/data"}, "data"),
+        ({"epochs": 4}, "epochs (3 there, 4 here)"),
+        ({"epochs": 4, "network": "vgg"}, "epochs (3 there, 4 here), network ('lenet' there, 'vgg' here)"),
+        ({"extra": 1}, "extra (None there, 1 here)"),
+        ({"weights": (1.0,)}, "weights ([1.0, 2.0] there, [1.0] here)"),
+        ({"data": "/data"}, "data (None there, '/data' here)"),
+        ({"stages": {"dense": {"lr": 0.2, "epochs": 3}}}, "stages.dense.lr (0.1 there, 0.2 here)"),
+        ({"stages": dict.fromkeys("abcdefgh", 1)}, "stages.e (None there, 1 here) and 3 more"),
     ],
 )
 def test_folder_of_another_run(store, changes, named):
     before = (store.folder / "config.json").read_bytes()
-    with pytest.raises(RunFolderError, match=rf"another configuration \(it differs in {named}\)") as raised:
+    with pytest.raises(RunFolderError, match=r"another configuration \(it differs in .*\); choose another folder") as raised:
         RunStore(store.folder, CONFIGURATION | changes)
     assert str(store.folder) in str(raised.value)
+    assert named in str(raised.value)
     assert (store.folder / "config.json").read_bytes() == before
+
+
+def test_configuration_as_an_earlier_version_wrote_it(store):
+    RunStore(store.folder, CONFIGURATION | {"data": "usual"}, CONFIGURATION)
+    with pytest.raises(RunFolderError, match=r"differs in epochs \(3 there, 4 here\)\)"):
+        RunStore(store.folder, CONFIGURATION | {"data": "usual", "epochs": 4}, CONFIGURATION | {"epochs": 4})
 
 
 def test_option_that_is_missing_differs(store):

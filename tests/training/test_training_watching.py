@@ -19,6 +19,7 @@ ROW = {
 
 
 def play(watcher):
+    watcher.say("run folder: [bold]")
     watcher.stage_started("pruned", 14, 600, 2)
     for loss in (2.0, 1.0, math.pi):
         watcher.step(loss)
@@ -31,7 +32,8 @@ def test_log_has_a_line_for_each_epoch(width):
     log = StringIO()
     with ProgressBars(Console(file=log, width=width)) as bars:
         play(bars)
-    going_on, epoch = log.getvalue().splitlines()
+    said, going_on, epoch = log.getvalue().splitlines()
+    assert said == "run folder: [bold]"
     assert going_on == "pruned: going on after epoch 2 of 14"
     for part in ("pruned", "epoch   3 of 14", "loss 12.346", "error 1.68 %", "kept 784-500-300", "12.3x", "61 s"):
         assert part in epoch

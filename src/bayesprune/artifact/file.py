@@ -16,6 +16,8 @@ from bayesprune.storage import as_path, checksum, own_tensors, plain_copy, write
 FORMAT = "bayesprune artifact"
 VERSION = 1
 MAX_HEADER = 32 * 2**20
+_PICKLED = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+"""How a file of ``torch.save`` begins: like an archive, and like a pickle before torch 1.6."""
 _ADVICE = "Get a good copy of the file, or save the model again"
 
 
@@ -37,6 +39,8 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
         StorageError: the file is missing, damaged, not one of ours, or from a newer version.
     """
     source = as_path(path)
+    if source.is_dir():
+        raise StorageError(f"cannot read {source}: it is a folder. Give the name of the file in it that bayesprune.save wrote")
     try:
         _check_header_size(source)
         with safe_open(source, framework="pt") as file:
@@ -77,6 +81,11 @@ def _check_header_size(path: Path) -> None:
         length = file.read(8)
         size = os.fstat(file.fileno()).st_size
     if len(length) < 8 or not 2 <= int.from_bytes(length, "little") <= min(MAX_HEADER, size - 8):
+        if length.startswith(_PICKLED):
+            raise StorageError(
+                f"{path} was not written by bayesprune.save: it looks like a file of torch.save. Read it with torch.load, if you trust "
+                "where it comes from, and write the model with bayesprune.save"
+            )
         raise StorageError(
             f"{path} was not written by bayesprune.save, or is cut short: it does not begin like a safetensors file. {_ADVICE}"
         )

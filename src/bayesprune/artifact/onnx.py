@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import logging
 import os
 import warnings
 from collections.abc import Iterator
@@ -19,10 +18,13 @@ from bayesprune.errors import InputError
 from bayesprune.example_inputs import ExampleInputs, arguments, batch_size, first_line, tensors_in, with_batch_size
 from bayesprune.gates import gates
 from bayesprune.graph.calls import run_example
+from bayesprune.graph.quiet import quiet_tracers
 from bayesprune.prediction import evaluating
 from bayesprune.storage import write_bytes
 
 OPSET = 20
+_OPSETS = range(18, 24)
+"""What torch's exporter writes for any model; it tries others, and where it fails it writes the one it likes best without an error."""
 TOLERANCE = 1e-4
 BATCH = "batch"
 _LARGEST_FILE = 2**31
@@ -43,17 +45,20 @@ def export_onnx(
         model: a model without gates.
         example_inputs: a tensor, a tuple of positional arguments or a mapping of keyword arguments that it runs on.
         path: of the file; one that is there is replaced when the new one has been checked.
-        opset: the version of ONNX's operators.
+        opset: the version of ONNX's operators, 18 to 23; older and newer ones work for some models.
         dynamic_batch: whether the first dimension of the inputs may have any size.
         check: run the file with onnxruntime on the example, and on a batch of another size if that may be, and compare.
 
     Raises:
-        InputError: the model has gates or cannot be exported, the file computes something else, or what ``bayesprune[onnx]`` installs is
-            missing.
+        InputError: the model has gates or cannot be exported, in this opset or at all, the file computes something else, or what
+            ``bayesprune[onnx]`` installs is missing.
         StorageError: the file cannot be written.
     """
-    target = file_to_write(path, "network.onnx")
     _check_model(model)
+    arguments(example_inputs)
+    target = file_to_write(path, "network.onnx")
+    if not isinstance(opset, int) or isinstance(opset, bool):
+        raise InputError(f"opset is a whole number, {_OPSETS[0]} to {_OPSETS[-1]}, not {opset!r}")
     for needed in ("onnx", "onnxscript", *(("onnxruntime",) if check else ())):
         _require(needed)
     example = with_batch_size(example_inputs, 2) if dynamic_batch and batch_size(example_inputs) == 1 else example_inputs
@@ -69,7 +74,7 @@ def export_onnx(
 
 def _check_model(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
-        raise InputError(f"export_onnx takes an nn.Module, not {type(model).__name__}")
+        raise InputError(f"export_onnx takes an nn.Module, not {type(model).__name__}: export_onnx(model, example_inputs, path)")
     if gates(model):
         raise InputError("the model has gates: remove what they prune with bayesprune.compact first, and export what that gives")
     for name, parameter in model.named_parameters():
@@ -106,10 +111,17 @@ def _exported(model: nn.Module, example: ExampleInputs, opset: int, dynamic_batc
                 verbose=False,
             )
             assert program is not None
-            content: bytes = program.model_proto.SerializeToString()
+            proto = program.model_proto
+            content: bytes = proto.SerializeToString()
     except Exception as error:
         hint = " If its batch size is fixed, give dynamic_batch=False" if dynamic_batch else ""
         raise InputError(f"{type(model).__name__} cannot be exported to ONNX: {_reason(error)}.{hint}") from error
+    written = next((each.version for each in proto.opset_import if each.domain in ("", "ai.onnx")), opset)
+    if written != opset:
+        raise InputError(
+            f"torch's exporter cannot write {type(model).__name__} in opset {opset}, and gives opset {written} instead. It writes opsets "
+            f"{_OPSETS[0]} to {_OPSETS[-1]}; others work for some models only"
+        )
     if len(content) >= _LARGEST_FILE:
         raise InputError(f"{type(model).__name__} takes {len(content) >> 20} MB: an ONNX file can be no larger than 2 GB")
     return content
@@ -180,12 +192,6 @@ def _reason(error: Exception) -> str:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without the exporter's warnings, which are about packages and code that are not the user's."""
-    logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(before)
+    with quiet_tracers("torch.onnx", "onnxscript"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -59,7 +59,7 @@ def save(
         >>> network = load("small.safetensors")
     """
     if not isinstance(model, nn.Module):
-        raise InputError(f"save takes an nn.Module, not {type(model).__name__}")
+        raise InputError(f"save takes an nn.Module, not {type(model).__name__}: save(model, path)")
     model = getattr(model, "_orig_mod", model)  # What torch.compile has wrapped.
     description: dict[str, Any] = {
         "written_by": f"bayesprune {__version__}",

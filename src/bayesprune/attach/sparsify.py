@@ -3,13 +3,13 @@
 import copy
 import inspect
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatch
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bayesprune.attach.choice import Choice
 from bayesprune.attach.heads import put_on_heads
 from bayesprune.attach.placement import remember_left_alone
 from bayesprune.attach.places import find_places
@@ -29,8 +29,8 @@ def sparsify(
     *,
     example_inputs: ExampleInputs | None = None,
     before_norm: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] = (),
+    include: str | Sequence[str] | None = None,
+    exclude: str | Sequence[str] | None = None,
     **hyperparameters: Any,
 ) -> nn.Module:
     """A copy of the model with a gate wherever its units can be removed exactly.
@@ -47,12 +47,13 @@ def sparsify(
         example_inputs: a tensor, a tuple of positional arguments or a mapping of keyword arguments, such as two inputs of the data. May be
             left out for the networks of the paper and for an ``nn.Sequential`` that begins with a linear layer.
         before_norm: gate convolutions before their batch normalisation, as in the paper, rather than after the activation.
-        include: gate only the layers whose path matches one of these patterns.
-        exclude: do not gate the layers whose path matches one of these patterns.
+        include: gate only the layers whose path matches this pattern, or one of these, such as ``["features.*", "fc1"]``.
+        exclude: do not gate the layers whose path matches this pattern, or one of these.
         **hyperparameters: of the method's gate, such as ``keep_init``, ``threshold`` or ``alpha``.
 
     Raises:
-        InputError: the model cannot be copied, does not run on the example, or cannot be followed; or nothing in it can be gated.
+        InputError: the model cannot be copied, does not run on the example, or cannot be followed; nothing in it can be gated; or a pattern
+            matches no layer.
 
     Example:
         >>> gated = sparsify(model, "bb", example_inputs=x)
@@ -64,9 +65,10 @@ def sparsify(
     check_hyperparameters(gate_class, hyperparameters)
     if gates(model):
         raise InputError("the model has gates already: give the plain model, or go on with make_dependent")
-    chosen = partial(_is_chosen, include=include, exclude=exclude)
+    chosen = Choice(include, exclude)
     gated = _copy_of(model)
     places, left_alone = find_places(gated, example_inputs, before_norm, gate_class.signed, chosen)
+    chosen.check_patterns(model)
     make = partial(gate_class, **(dict(getattr(model, "gate_defaults", {}).get(method, {})) | hyperparameters))
     _put_in(gated, places, make)
     idle = set() if example_inputs is None else _idle(gated, example_inputs)
@@ -133,11 +135,6 @@ def _attach(model: nn.Module, place: GatePlace, gate: Gate) -> None:
         put_on_heads(model.get_submodule(place.site), gate)
     else:
         put_on(model.get_submodule(place.site), place.side, gate)
-
-
-def _is_chosen(path: str, include: Sequence[str] | None, exclude: Sequence[str]) -> bool:
-    wanted = include is None or any(fnmatch(path, pattern) for pattern in include)
-    return wanted and not any(fnmatch(path, pattern) for pattern in exclude)
 
 
 def check_hyperparameters(gate_class: type[Gate], hyperparameters: dict[str, Any]) -> None:

@@ -63,12 +63,14 @@ class Benchmark:
         return [{**asdict(timing), "speedup": self.speedup(timing), "baseline": self.baseline, **self.facts} for timing in self.timings]
 
     def __str__(self) -> str:
-        table = [("model", "runtime", "batch", "median ms", "10 % ms", "90 % ms", "calls", f"against {self.baseline}")]
+        several = any(row.model != self.baseline for row in self.timings)
+        table = [("model", "runtime", "batch", "median ms", "10 % ms", "90 % ms", "calls", *[f"against {self.baseline}"] * several)]
         for row in self.timings:
             milliseconds = (f"{row.median_ms:.3f}", f"{row.p10_ms:.3f}", f"{row.p90_ms:.3f}")
-            table.append((row.model, row.runtime, str(row.batch_size), *milliseconds, str(row.repetitions), f"{self.speedup(row):.2f}x"))
+            speedup = [f"{self.speedup(row):.2f}x"] * several
+            table.append((row.model, row.runtime, str(row.batch_size), *milliseconds, str(row.repetitions), *speedup))
         widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
-        alignments = "<<>>>>>>"
+        alignments = "<<>>>>>>"[: len(widths)]
         lines = [
             "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(cells, alignments, widths, strict=True)).rstrip()
             for cells in table

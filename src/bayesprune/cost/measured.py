@@ -1,5 +1,6 @@
 """``cost``: what any model computes, stores and holds in memory, counted while it runs."""
 
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,12 +46,7 @@ class Cost:
 
     def relative_to(self, full: "Cost") -> "CostReduction":
         """How many times less this is than another cost, usually that of the model before its units were removed."""
-        return CostReduction(
-            macs=_times(full.macs, self.macs),
-            parameters=_times(full.parameters, self.parameters),
-            bytes=_times(full.bytes, self.bytes),
-            activation_bytes=_times(full.activation_bytes, self.activation_bytes),
-        )
+        return CostReduction(full, self)
 
     def __str__(self) -> str:
         rows = [
@@ -67,18 +63,41 @@ class Cost:
 
 @dataclass(frozen=True)
 class CostReduction:
-    """How many times less one model costs than another: 2.0 is half; infinity where nothing is left. Prints as a sentence."""
+    """How many times less one model costs than another: 2.0 is half; infinity where nothing is left. Prints as a sentence.
 
-    macs: float
-    parameters: float
-    bytes: float
-    activation_bytes: float
+    Attributes:
+        full: the cost of the other model, usually the one before its units were removed.
+        small: the cost of this one.
+    """
+
+    full: Cost
+    small: Cost
+
+    @property
+    def macs(self) -> float:
+        return _times(self.full.macs, self.small.macs)
+
+    @property
+    def parameters(self) -> float:
+        return _times(self.full.parameters, self.small.parameters)
+
+    @property
+    def bytes(self) -> float:
+        return _times(self.full.bytes, self.small.bytes)
+
+    @property
+    def activation_bytes(self) -> float:
+        return _times(self.full.activation_bytes, self.small.activation_bytes)
 
     def __str__(self) -> str:
-        return (
-            f"{self.macs:.2f}x fewer MACs, {self.parameters:.2f}x fewer parameters, {self.bytes:.2f}x fewer bytes stored, "
-            f"{self.activation_bytes:.2f}x less memory for activations"
+        full, small = self.full, self.small
+        changes = (
+            (f"MACs {full.macs:,} → {small.macs:,}", self.macs),
+            (f"parameters {full.parameters:,} → {small.parameters:,}", self.parameters),
+            (f"stored {_readable(full.bytes)} → {_readable(small.bytes)}", self.bytes),
+            (f"activations {_readable(full.activation_bytes)} → {_readable(small.activation_bytes)}", self.activation_bytes),
         )
+        return ", ".join(f"{change} ({times:.2f}x)" if math.isfinite(times) else change for change, times in changes)
 
 
 def cost(model: nn.Module, example_inputs: ExampleInputs, *, batch: int | None = None) -> Cost:

@@ -13,7 +13,11 @@ def named_folder(data_dir: Path | None) -> Path | None:
     variable = os.environ.get(DATA_VARIABLE, "")
     if data_dir is None and not variable:
         return None
-    return _expanded(Path(variable) if data_dir is None else data_dir)
+    folder = _expanded(Path(variable) if data_dir is None else data_dir)
+    if folder.is_file():
+        given = f"{DATA_VARIABLE} names {folder}, which" if data_dir is None else f"the data folder {folder}"
+        raise InputError(f"{given} is a file: give the folder that holds the data sets' files, such as {folder.parent}")
+    return folder
 
 
 def cache_folder() -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesprune.artifact import LoadedNetwork, export_onnx, load
+from bayesprune.artifact import LoadedNetwork, export_onnx, load, read_description
 from bayesprune.artifact.values import TensorShape
 from bayesprune.errors import InputError, RunFolderError
 from bayesprune.experiments.compacted import NETWORK
@@ -78,7 +78,14 @@ def _classes(network: LoadedNetwork, inputs: tuple[Any, ...], folder: Path) -> i
 
 
 def _load(path: Path) -> LoadedNetwork:
-    network = load(path)
-    if not isinstance(network, LoadedNetwork):
-        raise InputError(f"{path} holds a model with gates: compact it first, and save what that gives")
+    try:
+        network = load(path)
+    except InputError as error:
+        if read_description(path).get("kind") != "gated":
+            raise
+        raise InputError(
+            f"{path} holds a model with gates: compact it first, in Python, with the model that the gates were put into: "
+            f"small = compact(load('{path}', into=model), inputs).model, then save(small, 'small.safetensors', example_inputs=inputs)"
+        ) from error
+    assert isinstance(network, LoadedNetwork)
     return network

@@ -2,7 +2,7 @@
 
 import platform
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from bayesprune.artifact import read_description
 from bayesprune.data import Dataset, TensorBatches, load_dataset
 from bayesprune.data.catalog import known_dataset
 from bayesprune.errors import InputError, RunFolderError, StorageError
@@ -21,6 +22,7 @@ from bayesprune.models.zoo import known_network
 from bayesprune.noise import derive_seed
 from bayesprune.storage import as_path, read_json, write_json
 from bayesprune.training.devices import usable_device
+from bayesprune.training.lock import sole_use
 from bayesprune.training.plan import Plan, make_plan
 from bayesprune.training.recipes import Recipe, find_recipe
 from bayesprune.training.stages import run_stages
@@ -42,7 +44,7 @@ class RunConfig:
         dataset: a name of the catalogue.
         method: of the gates.
         recipe: of the stages.
-        tradeoff: of the method, in its own terms.
+        tradeoff: of the method, in its own terms; None for the usual one, in whose place ``config.json`` has the number.
         kl_scale: the factor on the divergence, instead of the trade-off's.
         epochs: of every stage, instead of the recipe's.
         seed: of everything random.
@@ -105,8 +107,10 @@ def run_main_job(config: RunConfig, folder: Path, watcher: Watcher) -> dict[str,
         The summary: what the run was, and a row for each stage.
     """
     recipe = check_config(config)
-    finished = _finished_summary(folder, config)
+    config = with_tradeoff(config)
+    finished = _finished_summary(folder, config, watcher)
     if finished is not None:
+        _say_folder(folder, watcher)
         return finished
     device = usable_device(config.device)
     data = load_dataset(config.dataset, None if config.data_dir is None else as_path(config.data_dir))
@@ -115,15 +119,17 @@ def run_main_job(config: RunConfig, folder: Path, watcher: Watcher) -> dict[str,
         network = build_network(config.network, data.num_classes)
     _check_shape(config.network, network, data)
     plan = _plan(config, recipe, len(data.train))
-    store = RunStore(folder, {**asdict(config), STAGE_RECIPES: {name: asdict(stage) for name, stage in recipe.stages.items()}})
-    training = TensorBatches(data.train, data.mean, data.std, recipe.batch_size, device, augment=data.augment)
-    test = TensorBatches(data.test, data.mean, data.std, recipe.batch_size, device)
-    outcome = run_stages(network.to(device), plan, training, test, F.cross_entropy, store, watcher)
-    last = compact_stage(outcome.model, build_network(config.network, data.num_classes).to(device), test, F.cross_entropy, folder)
-    tradeoff = None if config.kl_scale is not None else _tradeoff(config, recipe)
-    stages = _rounded([*outcome.results, last])
-    summary = {**asdict(config), "tradeoff": tradeoff, "status": "finished", **surroundings(device), "stages": stages}
-    write_json(folder / SUMMARY, summary)
+    stages = {name: asdict(stage) for name, stage in recipe.stages.items()}
+    with sole_use(folder):
+        store = RunStore(folder, *({**asdict(each), STAGE_RECIPES: stages} for each in _spellings(config)))
+        _say_folder(folder, watcher)
+        training = TensorBatches(data.train, data.mean, data.std, recipe.batch_size, device, augment=data.augment)
+        test = TensorBatches(data.test, data.mean, data.std, recipe.batch_size, device)
+        outcome = run_stages(network.to(device), plan, training, test, F.cross_entropy, store, watcher)
+        last = compact_stage(outcome.model, build_network(config.network, data.num_classes).to(device), test, F.cross_entropy, folder)
+        rows = _rounded([*outcome.results, last])
+        summary = {**asdict(config), "status": "finished", **surroundings(device), "stages": rows}
+        write_json(folder / SUMMARY, summary)
     return summary
 
 
@@ -138,7 +144,7 @@ def _plan(config: RunConfig, recipe: Recipe, n_data: int) -> Plan:
         config.method,
         recipe,
         n_data,
-        tradeoff=_tradeoff(config, recipe),
+        tradeoff=_usual(config) if config.tradeoff is None else config.tradeoff,
         kl_scale=config.kl_scale,
         gate_weights=gate_weights(config.network, config.method),
         seed=config.seed,
@@ -146,17 +152,40 @@ def _plan(config: RunConfig, recipe: Recipe, n_data: int) -> Plan:
     )
 
 
-def _tradeoff(config: RunConfig, recipe: Recipe) -> float:
-    return usual_tradeoff(config.network, config.method, recipe) if config.tradeoff is None else config.tradeoff
+def with_tradeoff(config: RunConfig) -> RunConfig:
+    """The configuration with the usual trade-off written out, where none was given and the run has one."""
+    if config.tradeoff is not None or config.kl_scale is not None or config.method == "cd":
+        return config
+    return replace(config, tradeoff=_usual(config))
 
 
-def _finished_summary(folder: Path, config: RunConfig) -> dict[str, Any] | None:
+def _usual(config: RunConfig) -> float:
+    return usual_tradeoff(config.network, config.method, find_recipe(config.recipe))
+
+
+def _spellings(config: RunConfig) -> tuple[RunConfig, ...]:
+    """The configuration, and how earlier versions wrote it: without the usual trade-off."""
+    return (config, replace(config, tradeoff=None)) if config.tradeoff == _usual(config) else (config,)
+
+
+def _finished_summary(folder: Path, config: RunConfig, watcher: Watcher) -> dict[str, Any] | None:
     """The summary of a run that is complete: it needs neither its data nor its device any more."""
     path = folder / SUMMARY
-    if not path.exists() or not (folder / NETWORK).exists() or read_config(folder) != config:
+    if not path.exists() or read_config(folder) not in _spellings(config):
         return None
     summary = read_json(path)
-    return summary if isinstance(summary, dict) and summary.get("status") == "finished" else None
+    if not isinstance(summary, dict) or summary.get("status") != "finished":
+        return None
+    try:
+        read_description(folder / NETWORK)
+    except StorageError:
+        watcher.say(f"{folder / NETWORK} is missing or damaged: making it again from what {folder / 'checkpoints'} holds")
+        return None
+    return summary
+
+
+def _say_folder(folder: Path, watcher: Watcher) -> None:
+    watcher.say(f"run folder: {folder}")
 
 
 def surroundings(device: torch.device) -> dict[str, str]:

@@ -14,6 +14,7 @@ from bayesprune.graph.calls import run_example
 from bayesprune.graph.export_tracing import export_graph
 from bayesprune.graph.fx_tracing import fx_graph
 from bayesprune.graph.normalise import normalise, refuse
+from bayesprune.graph.quiet import quiet_tracers
 from bayesprune.graph.recording import annotate, positional
 from bayesprune.graph.simplify import simplify
 from bayesprune.prediction import evaluating
@@ -42,7 +43,7 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
     others = list(_in_other_sizes(model, example_inputs, expected))
     reasons: dict[str, str] = {}
     found: list[fx.GraphModule] = []
-    with evaluating(model):  # The graph shares its gates, which must not draw masks or move statistics.
+    with evaluating(model), quiet_tracers():  # The graph shares its gates, which must not draw masks or move statistics.
         for name, tracer in _TRACERS:
             try:
                 module = _followed(model, tracer, example_inputs, expected)

@@ -4,13 +4,18 @@ import torch
 
 from bayesprune.errors import InputError
 
+_ADVICE = "choose 'cuda' where there is an NVIDIA GPU; 'cpu' always works"
+
 
 def usable_device(name: torch.device | str) -> torch.device:
     """A device by name, or an error that says why not."""
     try:
         device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"device '{name}' cannot be used here: torch knows no such device; {_ADVICE}") from error
+    try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"device '{name}' cannot be used here ({reason}); 'cpu' always works") from error
+        raise InputError(f"device '{name}' cannot be used here ({reason}); {_ADVICE}") from error
     return device

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -13,12 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from bayesprune.errors import InputError
+from bayesprune.errors import InputError, did_you_mean
+from bayesprune.gates import method_class
 from bayesprune.objective import KLScale, gate_scales
+from bayesprune.prediction import evaluating
 from bayesprune.storage import checksum
 from bayesprune.training.devices import usable_device
 from bayesprune.training.evaluation import LossFunction
-from bayesprune.training.plan import Plan, make_plan
+from bayesprune.training.labels import label_rule
+from bayesprune.training.lock import sole_use
+from bayesprune.training.plan import Plan, make_plan, static_method
 from bayesprune.training.recipes import Recipe, StageName, find_recipe
 from bayesprune.training.sources import LoaderBatches, first_inputs
 from bayesprune.training.stages import put_gates_in, run_stages
@@ -32,8 +37,14 @@ class FitResult:
 
     Attributes:
         model: with its gates, after the last stage.
-        stages: a row for each stage: error, kept, speedup, memory, seconds and more; None where it does not apply.
-        history: a row for each epoch.
+        stages: a dictionary for each stage: ``stage`` (``dense``, ``pruned`` or ``dependent``), ``epochs``, ``seconds``, ``kept`` (units
+            for each gate, averages over samples where they depend on the input), ``error`` (percent misclassified), and what the model
+            costs with the pruned units gone: ``speedup`` and ``memory`` (percent) in the paper's convention, ``macs`` and ``parameters``.
+
+            ``error`` is None without ``validation``, and where the task is not classification. The four of the cost are None but for the
+            paper's networks, which state their layers; ``compact`` and ``cost`` tell it for others, whose ``dense`` stage keeps ``[]``.
+        history: a dictionary for each epoch: ``stage``, ``epoch``, ``loss`` and ``seconds``, and as above ``error``, ``kept``, ``speedup``
+            and ``memory``, None where they are above.
     """
 
     model: nn.Module
@@ -81,13 +92,15 @@ def fit(
         device: to train on; by default where the model is.
         seed: of everything random.
         checkpoints: a folder to keep every epoch in; a call with the same folder goes on where the last one stopped, or gives its result
-            back. It is refused if the plan, the model's shapes or the number of samples differ; that the data are the same is up to you.
+            back. It is refused if the plan, the model's shapes or the number of samples differ, or if another process is at work
+            in it; that the data are the same is up to you.
         progress: show bars.
         **hyperparameters: of the method's gate.
     """
     if next(model.parameters(), None) is None:
         raise InputError(f"{type(model).__name__} has no parameters: there is nothing to train")
     chosen = find_recipe(recipe) if isinstance(recipe, str) else recipe
+    _check_names(method, hyperparameters)
     if epochs is not None:
         chosen = chosen.with_epochs(epochs)
     target = usable_device(device) if device is not None else next(model.parameters()).device
@@ -105,11 +118,31 @@ def fit(
         pretrain=pretrain,
     )
     own = copy.deepcopy(model).to(target)
-    _check(own, plan, first_inputs(training) if example_inputs is None else example_inputs.to(target))
-    store = NoStore() if checkpoints is None else RunStore(Path(checkpoints), _describe(plan, own, training))
-    with ProgressBars() if progress else nullcontext(Silent()) as watcher:
-        outcome = run_stages(own, plan, training, test, loss, store, watcher)
+    inputs = first_inputs(training)
+    _check(own, plan, inputs if example_inputs is None else example_inputs.to(target))
+    _check_labels(own, loss, inputs, training, test)
+    with nullcontext() if checkpoints is None else sole_use(Path(checkpoints)):
+        store = NoStore() if checkpoints is None else RunStore(Path(checkpoints), _describe(plan, own, training))
+        with ProgressBars() if progress else nullcontext(Silent()) as watcher:
+            outcome = run_stages(own, plan, training, test, loss, store, watcher)
     return FitResult(outcome.model, outcome.results, outcome.rows)
+
+
+def _check_names(method: str, hyperparameters: Mapping[str, Any]) -> None:
+    """What is no hyper-parameter of the method's may be a misspelt option of ``fit``; ``sparsify`` refuses the rest."""
+    known = inspect.signature(method_class(static_method(method)).__init__).parameters
+    for name in hyperparameters.keys() - known.keys():
+        hint = did_you_mean(name, inspect.signature(fit).parameters)
+        if hint and not did_you_mean(name, known):
+            raise InputError(f"fit has no option '{name}'.{hint}")
+
+
+def _check_labels(model: nn.Module, loss: LossFunction, inputs: Tensor, *sources: LoaderBatches | None) -> None:
+    with evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        rule = label_rule(loss, model(inputs))
+    for source in sources:
+        if rule is not None and source is not None:
+            source.expect(rule)
 
 
 def _check(model: nn.Module, plan: Plan, example_inputs: Tensor) -> None:

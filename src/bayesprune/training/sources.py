@@ -5,10 +5,19 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
 
 from bayesprune.errors import InputError
 from bayesprune.noise import derive_seed
+from bayesprune.training.labels import LabelRule
 
 Batch = tuple[Tensor, Tensor]
 
@@ -40,6 +49,12 @@ class LoaderBatches:
     def __init__(self, loader: "DataLoader[Any]", device: torch.device | str, n_data: int | None = None) -> None:
         self.loader = loader
         self.device = torch.device(device)
+        self._labels: LabelRule | None = None
+        if not hasattr(loader, "sampler"):
+            raise InputError(
+                f"a loader is a torch.utils.data.DataLoader of pairs (inputs, targets), not {type(loader).__name__}: "
+                "DataLoader(TensorDataset(inputs, targets), batch_size=100, shuffle=True) makes one of two tensors"
+            )
         try:
             self._length = len(loader)
             self._n_data = _count(loader) if n_data is None else n_data
@@ -54,6 +69,13 @@ class LoaderBatches:
 
     def __len__(self) -> int:
         return self._length
+
+    def expect(self, labels: LabelRule) -> None:
+        """See that the labels of every batch keep a rule: now, as far as they are at hand, and while they are read."""
+        self._labels = labels
+        for known in _labels_at_hand(self.loader):
+            labels.check(known)
+        labels.check(first_batch(self)[1])
 
     def epoch(self, seed: int, epoch: int) -> Iterator[Batch]:
         for owner in (self.loader, self.loader.sampler):
@@ -73,14 +95,30 @@ class LoaderBatches:
             if not (isinstance(batch, (tuple, list)) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)):
                 raise InputError("a loader must give pairs (inputs, targets) of tensors")
             inputs, targets = batch
+            if self._labels is not None and targets.device.type == "cpu":  # A GPU would have to wait.
+                self._labels.check(targets)
             yield inputs.to(self.device), targets.to(self.device)
 
 
-def first_inputs(source: BatchSource) -> Tensor:
-    """Two inputs of the first batch, or the only one there is; the user's random numbers stay as they are."""
+def first_batch(source: BatchSource) -> Batch:
+    """The first batch for evaluation; the user's random numbers stay as they are."""
     with torch.random.fork_rng(devices=[]):
-        inputs, _ = next(iter(source.in_order()))
-    return inputs[:2]
+        return next(iter(source.in_order()))
+
+
+def first_inputs(source: BatchSource) -> Tensor:
+    """Two inputs of the first batch, or the only one there is."""
+    return first_batch(source)[0][:2]
+
+
+def _labels_at_hand(loader: "DataLoader[Any]") -> list[Tensor]:
+    """All labels, where they lie in memory as they will come; nothing where only reading the data would tell."""
+    data = loader.dataset
+    if not isinstance(data, TensorDataset) or len(data.tensors) != 2:
+        return []
+    as_they_are = type(data) is TensorDataset and loader.collate_fn is default_collate
+    all_of_them = type(loader.sampler) in (RandomSampler, SequentialSampler) and type(loader.batch_sampler) is BatchSampler
+    return [data.tensors[1]] if as_they_are and all_of_them else []
 
 
 def _count(loader: "DataLoader[Any]") -> int:

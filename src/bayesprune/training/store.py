@@ -19,6 +19,7 @@ from bayesprune.storage import (
     write_rows,
     write_tensors,
 )
+from bayesprune.training.lock import LOCK
 from bayesprune.training.recipes import StageName
 
 
@@ -42,13 +43,19 @@ class StageRecord:
 
 
 CONFIGURATION = "config.json"
+_NAMED = 6
 MODEL = "model/"
 OPTIMIZER = "optimizer/"
 """Tensors in a checkpoint are named after what they belong to."""
 
 
-def claim_folder(folder: Path, configuration: dict[str, Any]) -> None:
+def claim_folder(folder: Path, configuration: dict[str, Any], *earlier: dict[str, Any]) -> None:
     """Make a folder that of a run with this configuration, or see that it is.
+
+    Args:
+        folder: of the run.
+        configuration: of the run.
+        *earlier: how earlier versions would have written it.
 
     Raises:
         RunFolderError: it belongs to another run, or holds something else.
@@ -59,15 +66,31 @@ def claim_folder(folder: Path, configuration: dict[str, Any]) -> None:
     if path.exists():
         there = read_json(path)
         stored = there if isinstance(there, dict) else {"everything": there}
-        differing = [key for key in sorted(stored.keys() | wanted.keys()) if stored.get(key) != wanted.get(key)]
+        differing = min((_differences(stored, json.loads(json.dumps(each))) for each in (wanted, *earlier)), key=len)
         if differing:
-            raise RunFolderError(
-                f"{folder} holds a run of another configuration (it differs in {', '.join(differing)}); choose another folder"
-            )
-    elif set(folder.iterdir()) - set(unfinished_files(folder)):
+            named = ", ".join(differing[:_NAMED]) + (f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else "")
+            raise RunFolderError(f"{folder} holds a run of another configuration (it differs in {named}); choose another folder")
+    elif set(folder.iterdir()) - {*unfinished_files(folder), folder / LOCK}:
         raise RunFolderError(f"{folder} is not empty and not a run's folder: it has no {CONFIGURATION}; choose another one")
     else:
         write_json(path, wanted)
+
+
+def _differences(stored: dict[str, Any], wanted: dict[str, Any], prefix: str = "") -> list[str]:
+    """Every setting that differs, with both values."""
+    found = []
+    for key in sorted(stored.keys() | wanted.keys()):
+        there, here = stored.get(key), wanted.get(key)
+        if isinstance(there, dict) and isinstance(here, dict):
+            found += _differences(there, here, f"{prefix}{key}.")
+        elif there != here:
+            found.append(f"{prefix}{key} ({_shown(there)} there, {_shown(here)} here)")
+    return found
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 class RunStore:
@@ -79,11 +102,11 @@ class RunStore:
     row was written is not counted twice.
     """
 
-    def __init__(self, folder: Path, configuration: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, configuration: dict[str, Any], *earlier: dict[str, Any]) -> None:
         self.folder = folder
         self.checkpoints = folder / "checkpoints"
         self.metrics = folder / "metrics.jsonl"
-        claim_folder(folder, configuration)
+        claim_folder(folder, configuration, *earlier)
         make_folder(self.checkpoints)
         remove_unfinished(self.folder)
         remove_unfinished(self.checkpoints)

@@ -12,6 +12,9 @@ from bayesprune.training.recipes import StageName
 class Watcher(Protocol):
     """Told of what happens in a run."""
 
+    def say(self, line: str) -> None:
+        """Something to know beside the stages."""
+
     def stage_started(self, stage: StageName, epochs: int, steps: int, done: int) -> None:
         """A stage of so many epochs of so many steps begins, or goes on after ``done`` epochs."""
 
@@ -27,6 +30,9 @@ class Watcher(Protocol):
 
 class Silent:
     """Watches without a word."""
+
+    def say(self, line: str) -> None:
+        """Nothing to show."""
 
     def stage_started(self, stage: StageName, epochs: int, steps: int, done: int) -> None:
         """Nothing to show."""
@@ -66,6 +72,9 @@ class ProgressBars:
 
     def __exit__(self, *exception: object) -> None:
         self.progress.stop()
+
+    def say(self, line: str) -> None:
+        self.console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     def stage_started(self, stage: StageName, epochs: int, steps: int, done: int) -> None:
         self.stage, self.epochs = stage, epochs

@@ -1,0 +1,57 @@
+"""Labels that cross entropy cannot take, found before the first step and named."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bayesprune.errors import InputError
+
+_IGNORED = -100
+"""What ``F.cross_entropy`` leaves out unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class LabelRule:
+    """What labels must be for the cross entropy of a network's scores.
+
+    Attributes:
+        scores: the shape of the network's outputs for some batch: samples, classes, and positions where each has a class.
+        ignored: a label that stands for none.
+    """
+
+    scores: tuple[int, ...]
+    ignored: int
+
+    def check(self, labels: Tensor) -> None:
+        """Refuse labels that are neither class numbers in range nor probabilities of the classes."""
+        classes, dims = self.scores[1], len(self.scores)
+        if labels.is_floating_point() and labels.ndim == dims and labels.shape[1] == classes:
+            return
+        if labels.dtype not in (torch.int64, torch.uint8):
+            first = f", the first is {labels.flatten()[0].item()}" if labels.numel() else ""
+            raise InputError(
+                f"the labels are of type {labels.dtype}{first}, but cross entropy takes class numbers of type torch.int64: "
+                "let the loader give labels.long(), or give fit another loss"
+            )
+        if labels.ndim != dims - 1:
+            raise InputError(
+                f"the labels have shape {tuple(labels.shape)}, but outputs of {dims} dimensions take labels of {dims - 1}, without "
+                "the one of the classes: reshape them, or give fit another loss"
+            )
+        wrong = labels[((labels < 0) | (labels >= classes)) & (labels != self.ignored)]
+        if wrong.numel():
+            raise InputError(
+                f"a label is {wrong[0].item()}, but the network has {classes} outputs, for the labels 0 to {classes - 1}: "
+                "number the classes from 0, or give the network an output for each"
+            )
+
+
+def label_rule(loss: Callable[[Tensor, Tensor], Tensor], outputs: object) -> LabelRule | None:
+    """The rule for labels under this loss; None where it is the user's own, or the outputs are no scores."""
+    ignored = loss.ignore_index if isinstance(loss, nn.CrossEntropyLoss) else _IGNORED
+    if not (loss is F.cross_entropy or isinstance(loss, nn.CrossEntropyLoss)) or not isinstance(outputs, Tensor) or outputs.ndim < 2:
+        return None
+    return LabelRule(tuple(outputs.shape), ignored)
