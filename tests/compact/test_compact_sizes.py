@@ -95,7 +95,8 @@ def test_one_gate_with_nothing_left():
     torch.testing.assert_close(result.model(fresh), gated(fresh), rtol=1e-11, atol=1e-13)
 
 
-def test_a_model_that_branches_on_its_size_says_so():
+@pytest.mark.parametrize("factor", [2.0, 1 + 1e-6])
+def test_a_model_that_branches_on_its_size_says_so(factor):
     class Branching(nn.Module):
         def __init__(self):
             super().__init__()
@@ -103,10 +104,10 @@ def test_a_model_that_branches_on_its_size_says_so():
 
         def forward(self, x):
             y = torch.relu(self.first(x))
-            return self.second(y * 2 if x.shape[-1] > 12 else y)
+            return self.second(y * factor if x.shape[-1] > 12 else y)
 
-    x = torch.randn(2, 3, 16, 16)
-    gated = prune_at_random(bp.sparsify(Branching().eval(), "bb", example_inputs=x), 0.5)
+    x = torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    gated = prune_at_random(bp.sparsify(Branching().double().eval(), "bb", example_inputs=x), 0.5)
     with pytest.warns(bp.BayespruneWarning, match="inputs of the example's size"):
         result = bp.compact(gated, x)
     assert "the example's size" in result.certificate.note
