@@ -76,7 +76,7 @@ def test_input_dependent_gates_in_every_model(name, before_norm, set_gates, scat
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", bp.BayespruneWarning)
             result = bp.compact(gated, inputs)
-        assert result.certificate.note == ""
+        assert "nothing was removed" not in result.certificate.note
         assert result.max_rel_error <= 1e-12
         fresh = tuple(torch.randn_like(each) for each in inputs)
         assert difference(gated(*fresh), result.model.eval()(*fresh)) <= 1e-12
