@@ -50,14 +50,14 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
     with evaluating(model), quiet_tracers():  # The graph shares its gates, which must not draw masks or move statistics.
         for name, tracer in _TRACERS:
             try:
-                module = _followed(model, tracer, example_inputs, expected)
+                module, difference = _followed(model, tracer, example_inputs, expected)
             except InputError:
                 raise
             except Exception as error:  # noqa: BLE001  Tracers raise whatever the model's code makes of their proxies.
                 reasons.setdefault(name, (str(error).strip() or type(error).__name__).splitlines()[0])
                 continue
             module.meta["tracer"] = name
-            if _follows_elsewhere(module, (example_inputs, expected), others):
+            if _follows_elsewhere(module, difference, others):
                 return _annotated(module, example_inputs, [inputs for inputs, _ in others])
             found.append(module)
         if not found:
@@ -66,15 +66,18 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
         return _annotated(found[0], example_inputs, [])
 
 
-def _followed(model: nn.Module, tracer: Tracer, example_inputs: ExampleInputs, expected: Any) -> fx.GraphModule:
-    """The graph that a tracer finds, which computes what the model does for the example, another input and another batch size."""
+def _followed(model: nn.Module, tracer: Tracer, example_inputs: ExampleInputs, expected: Any) -> tuple[fx.GraphModule, float]:
+    """The graph that a tracer finds, which computes what the model does for the example, another input and another batch size.
+
+    Also how far it is off for the example.
+    """
     args, kwargs = arguments(example_inputs)
     graph, referred = tracer(model, args, kwargs)
     module = normalise(graph, referred, args, kwargs)
     module.eval()
-    _check(module, example_inputs, expected)
+    difference = _check(module, example_inputs, expected)
     _check_elsewhere(model, module, example_inputs)
-    return module
+    return module, difference
 
 
 def _annotated(module: fx.GraphModule, example_inputs: ExampleInputs, others: Sequence[ExampleInputs]) -> fx.GraphModule:
@@ -108,10 +111,10 @@ def _in_other_sizes(model: nn.Module, example_inputs: ExampleInputs, expected: A
                 break
 
 
-def _follows_elsewhere(module: fx.GraphModule, example: tuple[ExampleInputs, Any], others: Sequence[tuple[ExampleInputs, Any]]) -> bool:
+def _follows_elsewhere(module: fx.GraphModule, difference: float, others: Sequence[tuple[ExampleInputs, Any]]) -> bool:
     """Whether a graph computes the same for other sizes, as exactly as for the example: another branch of the code may differ by little."""
-    kinds = [tensor.dtype for tensor in tensors_in(example[1]) if tensor.is_floating_point()]
-    allowed = max(10 * _difference(module, *example), *(_EPSILONS * torch.finfo(kind).eps for kind in kinds), 0.0)
+    kinds = {tensor.dtype for _, result in others for tensor in tensors_in(result) if tensor.is_floating_point()}
+    allowed = max([10 * difference, *(_EPSILONS * torch.finfo(kind).eps for kind in kinds)])
     try:
         return all(_difference(module, *each) <= allowed for each in others)
     except Exception:  # noqa: BLE001  Whatever torch makes of a size that does not fit.
@@ -129,9 +132,11 @@ def _with_a_second_input(model: nn.Module, example_inputs: ExampleInputs, expect
         return example_inputs, expected
 
 
-def _check(module: fx.GraphModule, inputs: ExampleInputs, expected: Any) -> None:
-    if _difference(module, inputs, expected) > _SAME:
+def _check(module: fx.GraphModule, inputs: ExampleInputs, expected: Any) -> float:
+    difference = _difference(module, inputs, expected)
+    if difference > _SAME:
         raise RuntimeError("the traced graph computes something else than the model: its code depends on values")
+    return difference
 
 
 def _difference(module: fx.GraphModule, inputs: ExampleInputs, expected: Any) -> float:
