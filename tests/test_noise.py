@@ -242,7 +242,7 @@ def test_the_modules_keys_are_rows_of_one_table():
     keys = NoiseKeys(net, seed=7, device="cpu")
     assert keys.streams == 5
     table = keys.for_steps(10, 4)
-    assert table.shape == (4, 5, 2)
+    assert table.shape == (4, 1, 5, 2)
     keys.set(table[2])
     rows = torch.cat([net[0].noise_key, net[2][0].noise_key, net[2][1].noise_key])
     assert torch.equal(rows, derive_keys(7, [12], 5)[0])
@@ -278,7 +278,7 @@ def test_released_modules_draw_from_torch():
     x = torch.zeros(2, 3)
     assert torch.equal(net(x), net(x))
     keys.release()
-    assert all(module.noise_key is None for module in keys.modules)
+    assert all(module.noise_key is None for module in keys.modules.values())
     torch.manual_seed(0)
     first = net(x)
     assert not torch.equal(first, net(x))
@@ -290,4 +290,4 @@ def test_a_model_without_noise_has_an_empty_set_of_keys():
     keys = NoiseKeys(nn.Linear(2, 2), 0, "cpu")
     keys.set(keys.for_steps(0, 1)[0])
     assert keys.streams == 0
-    assert keys.modules == []
+    assert keys.modules == {}

@@ -107,26 +107,42 @@ class NoisyModule(nn.Module):
 
 
 class NoiseKeys:
-    """The keys of all noisy modules of a model, as rows of one tensor: a step's noise is set by one copy."""
+    """The keys of all noisy modules of a model, as parts of one tensor: a step's noise is set by one copy.
 
-    def __init__(self, model: nn.Module, seed: int, device: torch.device | str) -> None:
-        self.modules = [module for module in model.modules() if isinstance(module, NoisyModule)]
-        self.seed = seed
-        self.streams = sum(module.noise_draws for module in self.modules)
-        self.current = torch.zeros((max(self.streams, 1), 2), dtype=torch.int32, device=device)
+    Args:
+        model: whose modules get their keys from here.
+        seed: of the noise; or one for each of the models that are stacked on this one, whose keys are then in ``buffers``.
+        device: where the keys lie.
+    """
+
+    def __init__(self, model: nn.Module, seed: int | Sequence[int], device: torch.device | str) -> None:
+        self.seeds = [seed] if isinstance(seed, int) else list(seed)
+        self.modules = {path: module for path, module in model.named_modules() if isinstance(module, NoisyModule)}
+        self.streams = sum(module.noise_draws for module in self.modules.values())
+        self.current = torch.zeros((len(self.seeds), max(self.streams, 1), 2), dtype=torch.int32, device=device)
+        self.buffers: dict[str, Tensor] = {}
+        """The keys of each noisy module, by the name of its buffer, with a leading dimension for the models."""
         start = 0
-        for module in self.modules:
-            module.noise_key = self.current[start : start + module.noise_draws]
+        for path, module in self.modules.items():
+            part = self.current[:, start : start + module.noise_draws]
+            self.buffers[f"{path}.noise_key" if path else "noise_key"] = part
             start += module.noise_draws
+        self.attach()
+
+    def attach(self) -> None:
+        """Let the modules draw with these keys."""
+        for module, part in zip(self.modules.values(), self.buffers.values(), strict=True):
+            module.noise_key = part[0]
 
     def for_steps(self, first: int, count: int) -> Tensor:
         """A table with the keys of ``count`` steps, on the device."""
-        return derive_keys(self.seed, range(first, first + count), max(self.streams, 1)).to(self.current.device)
+        steps = range(first, first + count)
+        return torch.stack([derive_keys(seed, steps, max(self.streams, 1)) for seed in self.seeds], dim=1).to(self.current.device)
 
     def set(self, keys: Tensor) -> None:
         self.current.copy_(keys)
 
     def release(self) -> None:
         """Give the modules back to torch's generator."""
-        for module in self.modules:
+        for module in self.modules.values():
             module.noise_key = None

@@ -20,6 +20,11 @@ def batches(augment: bool = False, count: int = 23, dtype: torch.dtype = torch.f
     return TensorBatches(split(count), MEAN, STD, batch_size, dtype=dtype, augment=augment)
 
 
+def epoch_of(made: TensorBatches, seed: int, epoch: int) -> list[tuple[Tensor, Tensor]]:
+    """The batches of one model."""
+    return [(images[0], labels[0]) for images, labels in made.epoch([seed], epoch)]
+
+
 def naive_normalise(image: Tensor) -> Tensor:
     return torch.stack([(plane.double() / 255 - m) / s for plane, m, s in zip(image, MEAN, STD, strict=True)])
 
@@ -35,21 +40,21 @@ def naive_crop(image: Tensor, top: int, left: int, flip: bool, padding: int = 4)
 def test_sizes() -> None:
     made = batches()
     assert (made.n_data, len(made)) == (23, 5)
-    assert [len(labels) for _, labels in made.epoch(0, 0)] == [5, 5, 5, 5, 3]
+    assert [len(labels) for _, labels in epoch_of(made, 0, 0)] == [5, 5, 5, 5, 3]
     assert len(batches(count=20)) == 4
     assert [len(labels) for _, labels in made.in_order(10)] == [10, 10, 3]
 
 
 @pytest.mark.parametrize("augment", [False, True])
 def test_every_image_once_with_its_own_label(augment: bool) -> None:
-    labels = torch.cat([labels for _, labels in batches(augment).epoch(3, 1)])
+    labels = torch.cat([labels for _, labels in epoch_of(batches(augment), 3, 1)])
     assert sorted(labels.tolist()) == list(range(23))
     assert labels.tolist() != list(range(23))
 
 
 def test_batches_without_augmentation_are_the_normalised_images() -> None:
     source = split()
-    for images, labels in batches().epoch(0, 0):
+    for images, labels in epoch_of(batches(), 0, 0):
         for image, label in zip(images, labels, strict=True):
             torch.testing.assert_close(image.double(), naive_normalise(source.images[label]), atol=1e-6, rtol=1e-6)
 
@@ -64,12 +69,12 @@ def test_in_order_gives_whole_images(augment: bool) -> None:
 
 def test_augmented_batches_pad_with_black_before_normalising() -> None:
     made, source = batches(augment=True, dtype=torch.float64), split()
-    plan = made.plan(seed=7, epoch=2)
+    plan = made.plan([7], epoch=2)
     position = 0
-    for images, labels in made.epoch(seed=7, epoch=2):
+    for images, labels in epoch_of(made, 7, 2):
         for image, label in zip(images, labels, strict=True):
-            top, left = plan.offsets[position].tolist()
-            raw = naive_crop(source.images[label], top, left, bool(plan.flips[position]))
+            top, left = plan.offsets[0, position].tolist()
+            raw = naive_crop(source.images[label], top, left, bool(plan.flips[0, position]))
             torch.testing.assert_close(image, naive_normalise(raw), atol=1e-12, rtol=1e-12)
             position += 1
     assert position == 23
@@ -105,7 +110,7 @@ def test_offset_of_the_padding_changes_nothing() -> None:
 
 
 def drawn(made: TensorBatches, seed: int, epoch: int) -> Tensor:
-    return torch.cat([images.flatten(1) for images, _ in made.epoch(seed, epoch)])
+    return torch.cat([images.flatten(1) for images, _ in epoch_of(made, seed, epoch)])
 
 
 @pytest.mark.parametrize("augment", [False, True])
@@ -121,7 +126,7 @@ def test_an_epoch_depends_on_seed_and_number_alone(augment: bool) -> None:
 
 
 def test_order_is_the_same_with_and_without_augmentation() -> None:
-    orders = [torch.cat([labels for _, labels in batches(augment).epoch(1, 1)]) for augment in (False, True)]
+    orders = [torch.cat([labels for _, labels in epoch_of(batches(augment), 1, 1)]) for augment in (False, True)]
     assert torch.equal(*orders)
 
 
@@ -132,9 +137,9 @@ def test_drawing_leaves_the_global_generator_alone() -> None:
 
 
 def test_plan_is_uniform() -> None:
-    plan = plan_epoch(90_000, seed=0, epoch=0)
-    assert torch.equal(plan.order.sort().values, torch.arange(90_000))
-    for column in plan.offsets.T:
+    plan = plan_epoch(90_000, [0], epoch=0)
+    assert torch.equal(plan.order[0].sort().values, torch.arange(90_000))
+    for column in plan.offsets[0].T:
         counts = column.bincount(minlength=9)
         assert len(counts) == 9
         # Ten thousand expected in each cell, with a deviation of about 94.
@@ -143,7 +148,7 @@ def test_plan_is_uniform() -> None:
 
 
 def test_plan_of_large_seeds() -> None:
-    plans = [plan_epoch(50, seed, 0).order for seed in (0, 2**32, 2**62, -1)]
+    plans = plan_epoch(50, (0, 2**32, 2**62, -1), 0).order
     assert len({tuple(order.tolist()) for order in plans}) == 4
 
 

@@ -30,16 +30,16 @@ class Spoilt:
     def in_order(self):
         return self.source.in_order()
 
-    def epoch(self, seed, epoch):
-        for inputs, targets in self.source.epoch(seed, epoch):
+    def epoch(self, seeds, epoch):
+        for inputs, targets in self.source.epoch(seeds, epoch):
             if self.good_epochs <= 0:
-                inputs[3, 2] = self.value
+                inputs[:, 3, 2] = self.value
             yield inputs, targets
         self.good_epochs -= 1
 
 
 def train(model, source, loss=F.cross_entropy):
-    trainer = StageTrainer(model, source, StageRecipe(epochs=2), loss)
+    trainer = StageTrainer([model], source, StageRecipe(epochs=2), loss)
     while not trainer.finished:
         trainer.train_epoch(lambda value: None)
 
@@ -120,7 +120,7 @@ def test_last_good_checkpoint_is_kept(make_network, make_source, tmp_path, good_
     plan = make_plan("dbb", RECIPE, 60)
 
     def run(source, store):
-        return run_stages(make_network(), plan, source, make_source(shuffle=False), F.cross_entropy, store, Silent())
+        return run_stages([make_network()], [plan], source, make_source(shuffle=False), F.cross_entropy, store, Silent())[0]
 
     with pytest.raises(DivergedError) as raised:
         run(Spoilt(make_source(), good_epochs=good_epochs), RunStore(tmp_path, {}))
@@ -161,7 +161,7 @@ def test_bad_last_update_of_an_epoch_is_not_stored(make_network, make_source, tm
     """The loss of the epoch was finite throughout; only its last update, the third, was not."""
     with pytest.raises(DivergedError, match=r"0\.weight"):
         run_stages(
-            make_network(), make_plan("bb", RECIPE, 60), make_source(), None, BadGradient(bad_call), RunStore(tmp_path, {}), Silent()
+            [make_network()], [make_plan("bb", RECIPE, 60)], make_source(), None, BadGradient(bad_call), RunStore(tmp_path, {}), Silent()
         )
     for path in (tmp_path / "checkpoints").iterdir():
         tensors, description = read_tensors(path)
@@ -171,4 +171,4 @@ def test_bad_last_update_of_an_epoch_is_not_stored(make_network, make_source, tm
 
 def test_message_where_nothing_is_kept(make_network, make_source):
     with pytest.raises(DivergedError, match="no checkpoint was kept: give a folder"):
-        run_stages(make_network(), make_plan("bb", RECIPE, 60), Spoilt(make_source()), None, F.cross_entropy, NoStore(), Silent())
+        run_stages([make_network()], [make_plan("bb", RECIPE, 60)], Spoilt(make_source()), None, F.cross_entropy, NoStore(), Silent())

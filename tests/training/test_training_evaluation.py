@@ -136,7 +136,7 @@ def test_units_that_samples_use():
 
 
 def test_size_of_a_dense_network():
-    size = measure_size(LeNet500300(), [])
+    size = measure_size(LeNet500300(), [], [])
     assert (size.kept, size.speedup, size.memory) == ([784, 500, 300], 1.0, 100.0)
     assert size.macs == 784 * 500 + 500 * 300 + 300 * 10
     assert size.parameters == 785 * 500 + 501 * 300 + 301 * 10
@@ -144,7 +144,7 @@ def test_size_of_a_dense_network():
 
 def test_size_of_a_pruned_network():
     """The paper's row of BB on LeNet-500-300."""
-    size = measure_size(prune(sparsify(LeNet500300(), "bb"), (518, 187, 135)), [518.0, 187.0, 135.0])
+    size = measure_size(prune(sparsify(LeNet500300(), "bb"), (518, 187, 135)), [518, 187, 135], [518.0, 187.0, 135.0])
     assert size.kept == [518, 187, 135]
     assert all(isinstance(units, int) for units in size.kept)
     assert round(size.speedup, 2) == 4.41
@@ -155,7 +155,7 @@ def test_size_of_a_pruned_network():
 def test_size_of_a_dependent_network():
     """Every layer computes its kept outputs from the inputs in use; 5 FLOPs and 4 floats for each kept unit's own gate."""
     kept, used = (518, 187, 135), (120.7, 60.25, 40.123456)
-    size = measure_size(make_dependent(prune(sparsify(LeNet500300(), "bb"), kept)), list(used))
+    size = measure_size(make_dependent(prune(sparsify(LeNet500300(), "bb"), kept)), list(kept), list(used))
     assert size.kept == [120.7, 60.25, 40.123]
     dense_flops = 500 * (2 * 784 + 1) + 300 * (2 * 500 + 1) + 10 * (2 * 300)
     flops = 187 * (2 * 120 + 1) + 135 * (2 * 60 + 1) + 10 * (2 * 40 + 1) + 5 * sum(kept)
@@ -168,11 +168,11 @@ def test_size_of_a_dependent_network():
 
 
 def test_size_of_a_model_that_does_not_state_its_layers(make_network):
-    assert measure_size(make_network(), []).kept == []
-    size = measure_size(prune(make_network("bb"), (5, 12, 1)), [5.0, 12.0, 1.0])
+    assert measure_size(make_network(), [], []).kept == []
+    size = measure_size(prune(make_network("bb"), (5, 12, 1)), [5, 12, 1], [5.0, 12.0, 1.0])
     assert (size.kept, size.speedup, size.memory, size.macs, size.parameters) == ([5, 12, 1], None, None, None, None)
 
 
 def test_size_with_some_places_left_out():
-    size = measure_size(sparsify(LeNet500300(), "bb", include=["fc2"]), [500.0])
+    size = measure_size(sparsify(LeNet500300(), "bb", include=["fc2"]), [500], [500.0])
     assert (size.kept, size.speedup) == ([500], None)

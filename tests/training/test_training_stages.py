@@ -86,9 +86,16 @@ class StoppingStore(RunStore):
 def run(make_network, make_source):
     def call(store, watcher=None, method="dbb"):
         plan = make_plan(method, RECIPE, 60, tradeoff=0.1 if method == "dbb" else None)
-        return run_stages(
-            make_network(), plan, make_source(), make_source(count=30, shuffle=False, seed=1), F.cross_entropy, store, watcher or Silent()
+        (outcome,) = run_stages(
+            [make_network()],
+            [plan],
+            make_source(),
+            make_source(count=30, shuffle=False, seed=1),
+            F.cross_entropy,
+            store,
+            watcher or Silent(),
         )
+        return outcome
 
     return call
 
@@ -266,7 +273,7 @@ def test_seconds_go_on(run, tmp_path):
 def test_checkpoint_of_a_finished_stage_is_its_model(run, tmp_path):
     outcome = run(RunStore(tmp_path, {}))
     tensors, description = read_tensors(tmp_path / "checkpoints" / "dependent.safetensors")
-    assert description["result"] == outcome.results[-1]
+    assert description["results"] == [outcome.results[-1]]
     state = outcome.model.state_dict()
     assert {f"model/{name}" for name in state} == set(tensors)
     assert all(torch.equal(tensors[f"model/{name}"], state[name]) for name in state)
@@ -298,7 +305,7 @@ def test_watcher_hears_everything(run, tmp_path):
 def test_dense_stage_alone_trains_the_given_model(make_network, make_source):
     model = make_network()
     before = model[0].weight.clone()
-    outcome = run_stages(model, make_plan("bb", RECIPE, 60), make_source(), None, F.cross_entropy, NoStore(), Silent())
+    (outcome,) = run_stages([model], [make_plan("bb", RECIPE, 60)], make_source(), None, F.cross_entropy, NoStore(), Silent())
     assert isinstance(model, nn.Module)
     assert not gates(model)
     assert not torch.equal(model[0].weight, before)

@@ -140,15 +140,15 @@ def test_stage_in_progress(store):
 
 def test_finished_stage_keeps_its_model_alone(store):
     store.save(TENSORS, StageRecord("dense", epoch=1))
-    store.save(TENSORS, StageRecord("dense", epoch=2, result=RESULT))
+    store.save(TENSORS, StageRecord("dense", epoch=2, results=[RESULT]))
     tensors, record = store.load("dense")
-    assert (record.epoch, record.result) == (2, RESULT)
+    assert (record.epoch, record.results) == (2, [RESULT])
     assert set(tensors) == {"model/weight"}
     assert [path.name for path in store.checkpoints.iterdir()] == ["dense.safetensors"]
 
 
 def test_finished_stage_comes_before_its_progress(store):
-    store.save(TENSORS, StageRecord("dense", epoch=2, result=RESULT))
+    store.save(TENSORS, StageRecord("dense", epoch=2, results=[RESULT]))
     write_tensors(store.checkpoints / "current.safetensors", TENSORS, vars(StageRecord("dense", epoch=1)))
     assert store.load("dense")[1].epoch == 2
 
@@ -181,7 +181,7 @@ def test_metrics(store):
 def test_no_store_keeps_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     store = NoStore()
-    store.save(TENSORS, StageRecord("dense", result=RESULT))
+    store.save(TENSORS, StageRecord("dense", results=[RESULT]))
     store.append({})
     store.take_up([])
     assert store.load("dense") is None

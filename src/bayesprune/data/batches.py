@@ -4,7 +4,7 @@ What an epoch feeds depends on its seed and number alone: order, crops and flips
 they are the same on any device.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,24 +23,40 @@ class EpochPlan:
     """What an epoch feeds, position by position.
 
     Attributes:
-        order: which image, of shape (N,).
-        offsets: where its crop begins, of shape (N, 2).
-        flips: whether it is mirrored, of shape (N,).
+        order: which image, of shape (E, N) for E models that are trained side by side.
+        offsets: where its crop begins, of shape (E, N, 2).
+        flips: whether it is mirrored, of shape (E, N).
     """
 
     order: Tensor
     offsets: Tensor
     flips: Tensor
 
+    def to(self, device: torch.device | str) -> "EpochPlan":
+        """The same on a device."""
+        return EpochPlan(self.order.to(device), self.offsets.to(device), self.flips.to(device))
 
-def plan_epoch(n_data: int, seed: int, epoch: int, device: torch.device | str = "cpu") -> EpochPlan:
-    """The plan of one epoch: a function of the number of images, the seed and the epoch."""
+    def copy_(self, other: "EpochPlan") -> None:
+        """Become another epoch's plan, in place."""
+        for mine, new in ((self.order, other.order), (self.offsets, other.offsets), (self.flips, other.flips)):
+            mine.copy_(new, non_blocking=True)
+
+
+def plan_epoch(n_data: int, seeds: Sequence[int], epoch: int, augment: bool = True) -> EpochPlan:
+    """The plan of one epoch, on the processor: for each seed a function of the number of images, the seed and the epoch."""
+    plans = [_plan_one(n_data, seed, epoch, augment) for seed in seeds]
+    order, offsets, flips = (torch.stack(parts) for parts in zip(*plans, strict=True))
+    return EpochPlan(order, offsets, flips)
+
+
+def _plan_one(n_data: int, seed: int, epoch: int, augment: bool) -> tuple[Tensor, Tensor, Tensor]:
     # Hashed because torch's CPU generator looks at 32 bits of its seed only: seed + epoch would give neighbours the same epochs.
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
     order = torch.randperm(n_data, generator=generator)
+    if not augment:
+        return order, torch.empty(0, 2, dtype=torch.int64), torch.empty(0, dtype=torch.bool)
     offsets = torch.randint(0, 2 * PADDING + 1, (n_data, 2), generator=generator)
-    flips = torch.rand(n_data, generator=generator) < 0.5
-    return EpochPlan(order.to(device), offsets.to(device), flips.to(device))
+    return order, offsets, torch.rand(n_data, generator=generator) < 0.5
 
 
 def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -91,23 +107,24 @@ class TensorBatches:
         """How many batches an epoch has, a smaller last one included."""
         return -(-self.n_data // self.batch_size)
 
-    def plan(self, seed: int, epoch: int) -> EpochPlan:
-        """What this epoch feeds, on the device."""
-        return plan_epoch(self.n_data, seed, epoch, self.device)
+    def plan(self, seeds: Sequence[int], epoch: int) -> EpochPlan:
+        """What this epoch feeds to the models of these seeds, still on the processor."""
+        return plan_epoch(self.n_data, seeds, epoch, self.augment)
 
-    def planned(self, plan: EpochPlan, start: int, stop: int) -> Batch:
-        """The images and labels of the positions from ``start`` up to ``stop`` of a plan."""
-        chosen = plan.order[start:stop]
-        images = self._stored.index_select(0, chosen)
+    def planned(self, plan: EpochPlan, positions: Tensor) -> Batch:
+        """The images and labels at these positions of a plan on the device, with a leading dimension for the models."""
+        chosen = plan.order.index_select(1, positions)
+        images = self._stored.index_select(0, chosen.flatten())
         if self.augment:
-            images = self._ready(crop_and_flip(images, plan.offsets[start:stop], plan.flips[start:stop]))
-        return images, self.labels.index_select(0, chosen)
+            offsets, flips = plan.offsets.index_select(1, positions), plan.flips.index_select(1, positions)
+            images = self._ready(crop_and_flip(images, offsets.flatten(0, 1), flips.flatten()))
+        return images.view(*chosen.shape, *images.shape[1:]), self.labels.index_select(0, chosen.flatten()).view(chosen.shape)
 
-    def epoch(self, seed: int, epoch: int) -> Iterator[Batch]:
-        """All images once, shuffled (and augmented) as the seed and the number of the epoch say."""
-        plan = self.plan(seed, epoch)
-        for start in range(0, self.n_data, self.batch_size):
-            yield self.planned(plan, start, start + self.batch_size)
+    def epoch(self, seeds: Sequence[int], epoch: int) -> Iterator[Batch]:
+        """All images once for each seed, shuffled (and augmented) as the seed and the number of the epoch say, side by side."""
+        plan = self.plan(seeds, epoch).to(self.device)
+        for positions in torch.split(torch.arange(self.n_data, device=self.device), self.batch_size):
+            yield self.planned(plan, positions)
 
     def in_order(self, batch_size: int = 1000) -> Iterator[Batch]:
         """All images once, as they are, in their own order: for evaluation."""

@@ -125,7 +125,7 @@ def run_main_job(config: RunConfig, folder: Path, watcher: Watcher) -> dict[str,
         _say_folder(folder, watcher)
         training = TensorBatches(data.train, data.mean, data.std, recipe.batch_size, device, augment=data.augment)
         test = TensorBatches(data.test, data.mean, data.std, recipe.batch_size, device)
-        outcome = run_stages(network.to(device), plan, training, test, F.cross_entropy, store, watcher)
+        (outcome,) = run_stages([network.to(device)], [plan], training, test, F.cross_entropy, store, watcher)
         last = compact_stage(outcome.model, build_network(config.network, data.num_classes).to(device), test, F.cross_entropy, folder)
         rows = _rounded([*outcome.results, last])
         summary = {**asdict(config), "status": "finished", **surroundings(device), "stages": rows}

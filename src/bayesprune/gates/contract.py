@@ -61,6 +61,24 @@ def _unit_axis(layer: nn.Module, side: str) -> int:
     return 0 if (side == "outputs") == outputs_first else 1
 
 
+class Tunable:
+    """A hyper-parameter in which models that are trained side by side may differ: a number to the user, a tensor to the mathematics.
+
+    The tensor, ``NAME_tensor``, is a buffer, so that a stack of models has a stack of them, but no part of the ``state_dict``.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, gate: "Gate", owner: type) -> float:
+        return gate.tuned[self.name]
+
+    def __set__(self, gate: "Gate", value: float) -> None:
+        gate.tuned[self.name] = value
+        like = next(gate.parameters(recurse=False), torch.empty(()))
+        gate.register_buffer(f"{self.name}_tensor", torch.tensor(float(value), device=like.device, dtype=like.dtype), persistent=False)
+
+
 class Gate(NoisyModule, ABC):
     """Multiplies its input by a mask with one random variable a unit.
 
@@ -98,6 +116,8 @@ class Gate(NoisyModule, ABC):
         super().__init__()
         self.units = Units(num_units, channel_dim, groups)
         self.sampling: bool | None = None
+        self.tuned: dict[str, float] = {}
+        """The values of the ``Tunable`` hyper-parameters."""
         self.controlled: tuple[ControlledLayer, ...] = ()
         self.position = 0
         """Where the gate stands in the order of the network."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bayesprune.distributions import binary_concrete
 from bayesprune.distributions.stable import UNIT_EPS
 from bayesprune.gates.beta_bernoulli import RAW_ONE
-from bayesprune.gates.contract import Gate, Tradeoff, require_finite, require_positive, require_probability
+from bayesprune.gates.contract import Gate, Tradeoff, Tunable, require_finite, require_positive, require_probability
 
 _RAW_EDGE = 46.0  # where the published guard of 1e-20 inside the logarithms takes over
 _LOGIT_EDGE = math.log((1.0 - UNIT_EPS) / UNIT_EPS)
@@ -40,6 +40,10 @@ class GeneralizedDropout(Gate):
     tradeoff_meaning = "the prior's alpha"
     default_tradeoff = 1e-4
     noise_draws = 1
+
+    alpha, beta = Tunable(), Tunable()
+    alpha_tensor: Tensor
+    beta_tensor: Tensor
 
     def __init__(
         self,
@@ -68,8 +72,9 @@ class GeneralizedDropout(Gate):
     def kl(self) -> Tensor:
         """The sum of (1 - alpha) log k + (1 - beta) log(1 - k) + log B(alpha, beta)."""
         raw = self.raw_keep.clamp(-_RAW_EDGE, _RAW_EDGE)
-        log_normaliser = math.lgamma(self.alpha) + math.lgamma(self.beta) - math.lgamma(self.alpha + self.beta)
-        return ((1.0 - self.alpha) * F.logsigmoid(raw) + (1.0 - self.beta) * F.logsigmoid(-raw) + log_normaliser).sum()
+        alpha, beta = self.alpha_tensor, self.beta_tensor
+        log_normaliser = torch.lgamma(alpha) + torch.lgamma(beta) - torch.lgamma(alpha + beta)
+        return ((1.0 - alpha) * F.logsigmoid(raw) + (1.0 - beta) * F.logsigmoid(-raw) + log_normaliser).sum()
 
     def keep_probability(self, x: Tensor | None = None) -> Tensor:
         return torch.sigmoid(self.raw_keep)

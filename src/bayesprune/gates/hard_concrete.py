@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bayesprune.distributions import hard_concrete
 from bayesprune.errors import InputError
-from bayesprune.gates.contract import Gate, Tradeoff, require_finite, require_positive
+from bayesprune.gates.contract import Gate, Tradeoff, Tunable, require_finite, require_positive
 
 _PROBABILITY_EDGE = 1e-6
 _WEIGHT_DECAY = 1e-4
@@ -42,6 +42,10 @@ class HardConcrete(Gate):
     gate_lr_factor = 1.0
     penalises_weights = True
 
+    price, precision = Tunable(), Tunable()
+    price_tensor: Tensor
+    precision_tensor: Tensor
+
     def __init__(
         self,
         num_units: int,
@@ -67,16 +71,17 @@ class HardConcrete(Gate):
 
     def kl(self) -> Tensor:
         probability = self.keep_probability().clamp(_PROBABILITY_EDGE, 1.0 - _PROBABILITY_EDGE)
+        price, precision = self.price_tensor, self.precision_tensor
         penalty = probability.new_zeros(())
         for controlled in self.require_controlled():
             weight, bias, axis = controlled.weight, controlled.bias, controlled.unit_axis
             weights_per_channel = weight.numel() // max(weight.shape[axis], 1)
-            per_channel = 0.5 * self.precision * _sum_squares(weight, axis) + self.price * weights_per_channel
+            per_channel = 0.5 * precision * _sum_squares(weight, axis) + price * weights_per_channel
             if bias is not None:
                 if controlled.side == "outputs":
-                    per_channel = per_channel + 0.5 * self.precision * bias.square() + self.price
+                    per_channel = per_channel + 0.5 * precision * bias.square() + price
                 else:
-                    penalty = penalty + 0.5 * self.precision * bias.square().sum()
+                    penalty = penalty + 0.5 * precision * bias.square().sum()
             penalty = penalty + (probability * self.units.total(per_channel)).sum()
         return penalty
 

@@ -1,5 +1,8 @@
 """Devices to train on."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from bayesprune.errors import InputError
@@ -19,3 +22,15 @@ def usable_device(name: torch.device | str) -> torch.device:
         reason = str(error).splitlines()[0]
         raise InputError(f"device '{name}' cannot be used here ({reason}); {_ADVICE}") from error
     return device
+
+
+@contextmanager
+def tensor_cores(device: torch.device) -> Iterator[None]:
+    """Let an NVIDIA GPU multiply matrices with its tensor cores meanwhile: float32 numbers are rounded to 10 bits before (TF32)."""
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

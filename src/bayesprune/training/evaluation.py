@@ -12,6 +12,7 @@ from bayesprune.cost import plain_cost, relative_cost
 from bayesprune.gates import Gate, gates
 from bayesprune.models.description import DescribedModel
 from bayesprune.prediction import evaluating
+from bayesprune.training.members import Members
 from bayesprune.training.sources import BatchSource
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -32,34 +33,61 @@ class Evaluation:
     used: list[float]
 
 
-@torch.no_grad()
 def evaluate(model: nn.Module, source: BatchSource, loss: LossFunction) -> Evaluation:
     """Evaluate with the posterior-mean masks, counting for each sample the units that it uses."""
-    found = gates(model)
-    used = dict.fromkeys(found, 0.0)
-    hooks = [gate.register_forward_pre_hook(partial(_count, used, name)) for name, gate in found.items()]
-    total_loss = wrong = samples = 0.0
+    return evaluate_members(Members([model]), source, loss)[0]
+
+
+@torch.no_grad()
+def evaluate_members(members: Members, source: BatchSource, loss: LossFunction) -> list[Evaluation]:
+    """Evaluate every member; see ``evaluate``."""
+    totals: Tensor | None = None
+    samples = 0
     classifying = True
+    # A DataLoader draws from torch's global generator, whatever its order: that of the user stays as it is.
+    with evaluating(members.first), torch.random.fork_rng(devices=[]):
+        for inputs, targets in source.in_order():
+            means, outcomes = members.apply(partial(_measured, loss), shared=(inputs, targets))
+            classifying = classifying and outcomes.shape[1] > 0
+            wrong = outcomes[:, :1] if classifying else torch.zeros_like(means[:, :1])
+            batch = torch.cat([means, wrong], dim=1).double() * len(inputs)
+            totals = batch if totals is None else totals + batch
+            samples += len(inputs)
+    if totals is None:
+        return [Evaluation(0.0, None, [])] * len(members)
+    return [Evaluation(mean, 100.0 * wrong if classifying else None, used) for mean, *used, wrong in (totals / samples).tolist()]
+
+
+def _measured(loss: LossFunction, model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean loss of a batch and, for each gate, the units that a sample uses on average; the share of samples that are misclassified.
+
+    The latter is empty where the task is not classification.
+    """
+    found = gates(model)
+    used = {name: inputs.new_zeros((), dtype=torch.float64) for name in found}
+    hooks = [gate.register_forward_pre_hook(partial(_count, used, name)) for name, gate in found.items()]
     try:
-        # A DataLoader draws from torch's global generator, whatever its order: that of the user stays as it is.
-        with evaluating(model), torch.random.fork_rng(devices=[]):
-            for inputs, targets in source.in_order():
-                outputs = model(inputs)
-                samples += len(inputs)
-                total_loss += float(loss(outputs, targets)) * len(inputs)
-                classifying = classifying and outputs.ndim == 2 and targets.ndim == 1 and not targets.is_floating_point()
-                if classifying:
-                    wrong += int((outputs.argmax(dim=1) != targets).sum())
+        outputs = model(inputs)
     finally:
         for hook in hooks:
             hook.remove()
-    count = max(samples, 1.0)
-    return Evaluation(total_loss / count, 100.0 * wrong / count if classifying else None, [total / count for total in used.values()])
+    value = loss(outputs, targets).mean()
+    classifying = outputs.ndim == 2 and targets.ndim == 1 and not targets.is_floating_point()
+    wrong = (outputs.argmax(dim=1) != targets).double().mean().reshape(1) if classifying else value.new_zeros(0)
+    return torch.stack([value.double(), *used.values()]), wrong
 
 
-def _count(used: dict[str, float], name: str, gate: Gate, inputs: tuple[Any, ...]) -> None:
-    kept = gate.keep(inputs[0])
-    used[name] += float(kept.sum()) * (1 if kept.ndim == 2 else len(inputs[0]))
+def _count(used: dict[str, Tensor], name: str, gate: Gate, inputs: tuple[Any, ...]) -> None:
+    used[name] = used[name] + gate.keep(inputs[0]).double().sum(dim=-1).mean()
+
+
+@torch.no_grad()
+def kept_units(members: Members) -> list[list[int]]:
+    """For each member the units that its gates keep, whatever the input."""
+    if not gates(members.first):
+        return [[] for _ in range(len(members))]
+    kept: list[list[int]] = members.apply(lambda model: torch.stack([gate.keep().sum() for gate in gates(model).values()])).tolist()
+    return kept
 
 
 @dataclass(frozen=True)
@@ -81,13 +109,13 @@ class Size:
     parameters: int | None = None
 
 
-def measure_size(model: nn.Module, used: list[float]) -> Size:
-    """The size of a model whose gates use so many units, or, without gates, of the model as it is."""
+def measure_size(model: nn.Module, kept: list[int], used: list[float]) -> Size:
+    """The size of a model whose gates keep and use so many units, or, without gates, of the model as it is."""
     found = gates(model)
     places = model.gate_places() if isinstance(model, DescribedModel) else ()
-    kept: list[float] = [int(gate.keep().sum()) for gate in found.values()] if found else [place.units for place in places]
+    kept = kept if found else [place.units for place in places]
     dependent = used if any(gate.depends_on_input for gate in found.values()) else None
-    shown = kept if dependent is None else [round(value, 3) for value in dependent]
+    shown: list[float] = [*kept] if dependent is None else [round(value, 3) for value in dependent]
     if not isinstance(model, DescribedModel) or len(kept) != len(places):
         return Size(shown)
     relative = relative_cost(model.layers(), kept, dependent)

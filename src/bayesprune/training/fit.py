@@ -124,7 +124,7 @@ def fit(
     with nullcontext() if checkpoints is None else sole_use(Path(checkpoints)):
         store = NoStore() if checkpoints is None else RunStore(Path(checkpoints), _describe(plan, own, training))
         with ProgressBars() if progress else nullcontext(Silent()) as watcher:
-            outcome = run_stages(own, plan, training, test, loss, store, watcher)
+            (outcome,) = run_stages([own], [plan], training, test, loss, store, watcher)
     return FitResult(outcome.model, outcome.results, outcome.rows)
 
 

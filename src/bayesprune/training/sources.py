@@ -1,6 +1,6 @@
 """Where batches come from: the trainer's view of data."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -32,8 +32,8 @@ class BatchSource(Protocol):
     def __len__(self) -> int:
         """How many batches an epoch has."""
 
-    def epoch(self, seed: int, epoch: int) -> Iterator[Batch]:
-        """The batches of a training epoch."""
+    def epoch(self, seeds: Sequence[int], epoch: int) -> Iterator[Batch]:
+        """The batches of a training epoch, one for each seed side by side in a leading dimension."""
 
     def in_order(self) -> Iterator[Batch]:
         """All batches once, for evaluation."""
@@ -77,16 +77,18 @@ class LoaderBatches:
             labels.check(known)
         labels.check(first_batch(self)[1])
 
-    def epoch(self, seed: int, epoch: int) -> Iterator[Batch]:
+    def epoch(self, seeds: Sequence[int], epoch: int) -> Iterator[Batch]:
+        if len(seeds) != 1:
+            raise InputError("a DataLoader feeds one model: give models that are trained side by side their data as TensorBatches")
         for owner in (self.loader, self.loader.sampler):
             generator = getattr(owner, "generator", None)
             if generator is not None:
-                generator.manual_seed(derive_seed(seed, "loader", epoch))
+                generator.manual_seed(derive_seed(seeds[0], "loader", epoch))
         given = 0
         for given, batch in enumerate(self.in_order(), start=1):
             if given > self._length:
                 break
-            yield batch
+            yield batch[0].unsqueeze(0), batch[1].unsqueeze(0)
         if given != self._length:
             raise InputError(f"the loader says that it has {self._length} batches, but gave {'more' if given > self._length else given}")
 

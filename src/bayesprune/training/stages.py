@@ -1,43 +1,60 @@
-"""Pretrain, prune, make dependent: the stages of a run, on any model and data."""
+"""Pretrain, prune, make dependent: the stages of a run, on any model and data, for one model or many side by side."""
 
+import statistics
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bayesprune.attach import make_dependent, sparsify
-from bayesprune.errors import DivergedError
-from bayesprune.gates import gates
+from bayesprune.errors import DivergedError, InputError
 from bayesprune.noise import derive_seed
-from bayesprune.objective import gate_scales
-from bayesprune.training.evaluation import LossFunction, evaluate, measure_size
+from bayesprune.training.evaluation import Evaluation, LossFunction, evaluate_members, kept_units, measure_size
+from bayesprune.training.members import Members
 from bayesprune.training.plan import Plan, static_method
 from bayesprune.training.recipes import StageName
 from bayesprune.training.sources import BatchSource, first_inputs
 from bayesprune.training.store import RunStore, StageRecord
-from bayesprune.training.trainer import StageTrainer, load_model
+from bayesprune.training.trainer import StageTrainer, load_members
 from bayesprune.training.watching import Watcher
 
+_LOOKS = 10
+"""How often models that are trained side by side are evaluated in a stage."""
+DIVERGED = "diverged"
 
-@dataclass(frozen=True)
+
+@dataclass
 class StagedRun:
-    """The outcome: the model after the last stage, a row for each stage, and one for each epoch."""
+    """The outcome for one model: as it is after its last stage, a row for each stage, and one for each epoch unless it was one of many."""
 
     model: nn.Module
-    results: list[dict[str, Any]]
-    rows: list[dict[str, Any]]
+    results: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def diverged(self) -> bool:
+        return bool(self.results) and self.results[-1].get("status") == DIVERGED
 
 
 def run_stages(
-    model: nn.Module, plan: Plan, training: BatchSource, test: BatchSource | None, loss: LossFunction, store: RunStore, watcher: Watcher
-) -> StagedRun:
+    models: Sequence[nn.Module],
+    plans: Sequence[Plan],
+    training: BatchSource,
+    test: BatchSource | None,
+    loss: LossFunction,
+    store: RunStore,
+    watcher: Watcher,
+) -> list[StagedRun]:
     """Run the stages of a plan one after another, taking up what the store has of them.
 
+    Several models are trained side by side. One of them that diverges gets a row that says so, and is no part of later stages.
+
     Args:
-        model: on its device, freshly initialised or pretrained; changed by the ``dense`` stage.
-        plan: what to do.
+        models: on their device, freshly initialised or pretrained; changed by the ``dense`` stage.
+        plans: what to do to each of them: the same stages and recipe.
         training: batches to train on.
         test: batches to evaluate on after every epoch.
         loss: mean loss of a batch, from outputs and targets.
@@ -45,30 +62,45 @@ def run_stages(
         watcher: is told of progress.
 
     Raises:
-        DivergedError: a loss became NaN or infinite.
+        DivergedError: the loss of the only model became NaN or infinite.
     """
+    _check_plans(plans)
+    runs = [StagedRun(model) for model in models]
     rows: list[dict[str, Any]] = []
-    results: list[dict[str, Any]] = []
-    for stage in plan.stages:
-        model = _prepare(model, stage, plan, training)
-        record, trainer = _take_up(model, stage, plan, training, loss, store, rows)
+    for stage in plans[0].stages:
+        going = [(run, plan) for run, plan in zip(runs, plans, strict=True) if not run.diverged]
+        if not going:
+            break
+        for run, plan in going:
+            run.model = _prepare(run.model, stage, plan, training)
+        record, trainer = _take_up([run.model for run, _ in going], stage, [plan for _, plan in going], training, loss, store, rows)
         rows = record.rows
-        if record.result is None:
+        if record.results is None:
             assert trainer is not None
             store.take_up(rows)
             watcher.stage_started(stage, trainer.recipe.epochs, len(training), trainer.epoch)
             _train(trainer, record, test, store, watcher)
-        assert record.result is not None
-        results.append(record.result)
-        watcher.stage_finished(record.result)
+        assert record.results is not None
+        for (run, _), result in zip(going, record.results, strict=True):
+            run.results.append(result)
+        watcher.stage_finished(_in_short(record.results))
     store.finish(rows)
-    return StagedRun(model, results, rows)
+    if len(runs) == 1:
+        runs[0].rows = rows
+    return runs
 
 
 def put_gates_in(model: nn.Module, plan: Plan, example_inputs: Tensor) -> nn.Module:
     """The model with the gates of the pruning stage."""
     method = static_method(plan.method)
     return sparsify(model, method, example_inputs=example_inputs, before_norm=plan.before_norm, **plan.hyperparameters)
+
+
+def _check_plans(plans: Sequence[Plan]) -> None:
+    first = plans[0]
+    for plan in plans:
+        if (plan.stages, plan.recipe, plan.method, plan.before_norm) != (first.stages, first.recipe, first.method, first.before_norm):
+            raise InputError("models that are trained side by side have the same method, stages and recipe")
 
 
 def _prepare(model: nn.Module, stage: StageName, plan: Plan, training: BatchSource) -> nn.Module:
@@ -81,9 +113,9 @@ def _prepare(model: nn.Module, stage: StageName, plan: Plan, training: BatchSour
 
 
 def _take_up(
-    model: nn.Module,
+    models: Sequence[nn.Module],
     stage: StageName,
-    plan: Plan,
+    plans: Sequence[Plan],
     training: BatchSource,
     loss: LossFunction,
     store: RunStore,
@@ -91,46 +123,94 @@ def _take_up(
 ) -> tuple[StageRecord, StageTrainer | None]:
     """What is known of a stage, and a trainer to go on with it unless it is finished."""
     found = store.load(stage)
-    if found is not None and found[1].result is not None:
-        load_model(model, found[0])
+    if found is not None and found[1].results is not None:
+        load_members(Members(models), found[0])
         return found[1], None
-    kl_scale = gate_scales(model, plan.kl_scale) if stage == "pruned" else 1.0
-    trainer = StageTrainer(model, training, plan.recipe.stages[stage], loss, kl_scale=kl_scale, seed=derive_seed(plan.seed, stage))
+    kl_scales = [plan.kl_scale for plan in plans] if stage == "pruned" else None
+    seeds = [derive_seed(plan.seed, stage) for plan in plans]
+    trainer = StageTrainer(models, training, plans[0].recipe.stages[stage], loss, kl_scales=kl_scales, seeds=seeds)
     if found is None:
         return StageRecord(stage, rows=list(rows)), trainer
-    trainer.load_state(found[0], found[1].epoch)
+    trainer.load_state(found[0], found[1].epoch, found[1].diverged)
     return found[1], trainer
 
 
 def _train(trainer: StageTrainer, record: StageRecord, test: BatchSource | None, store: RunStore, watcher: Watcher) -> None:
-    """Train a stage to its end, storing every epoch."""
+    """Train a stage to its end, storing every epoch, or for many models those that the store has time for."""
+    alone = trainer.members.alone
+    stored = time.perf_counter()
     while not trainer.finished:
         started = time.perf_counter()
         try:
-            mean_loss = trainer.train_epoch(watcher.step)
+            losses = trainer.train_epoch(watcher.step)
         except DivergedError as error:
             raise DivergedError(
                 f"stage '{record.stage}' stopped: {error}; {store.describe()}. Try a smaller KL scale or another seed"
             ) from error
-        error_percent, used = None, [float(gate.keep().sum()) for gate in gates(trainer.model).values()]
-        if test is not None:
-            evaluation = evaluate(trainer.model, test, trainer.loss)
-            error_percent, used = evaluation.error, evaluation.used
-        size = measure_size(trainer.model, used)
-        record.epoch = trainer.epoch
+        last = trainer.finished
+        look = alone or last or trainer.epoch % max(1, trainer.recipe.epochs // _LOOKS) == 0
+        measured = _measured(trainer, test) if look else []
+        record.epoch, record.diverged = trainer.epoch, {str(member): reason for member, reason in trainer.diverged.items()}
         record.seconds += time.perf_counter() - started
-        measured = {"error": error_percent, "kept": size.kept, "speedup": size.speedup, "memory": size.memory}
-        row = {"stage": record.stage, "epoch": record.epoch, "loss": mean_loss, **measured, "seconds": round(record.seconds, 3)}
-        record.rows.append(row)
-        store.append(row)
-        if trainer.finished:
-            record.result = {
+        seconds = round(record.seconds, 3)
+        if last:
+            record.results = [_result(trainer, member, {**each, "seconds": seconds}, record) for member, each in enumerate(measured)]
+        if look:
+            row = {
                 "stage": record.stage,
-                **measured,
-                "seconds": round(record.seconds, 3),
-                "macs": size.macs,
-                "parameters": size.parameters,
-                "epochs": record.epoch,
+                "epoch": record.epoch,
+                "loss": _median(losses),
+                **_epoch_part(measured),
+                "seconds": seconds,
             }
-        store.save(trainer.state(), record)
-        watcher.epoch_finished(row)
+            if alone:
+                record.rows.append(row)
+                store.append(row)
+        if last or alone or time.perf_counter() - stored > store.seconds_between:
+            trainer.members.write_back()
+            store.save(trainer.state(), record)
+            stored = time.perf_counter()
+        if look:
+            watcher.epoch_finished(row)
+
+
+def _measured(trainer: StageTrainer, test: BatchSource | None) -> list[dict[str, Any]]:
+    """Error and size of every member now."""
+    kept = kept_units(trainer.members)
+    evaluations = [Evaluation(0.0, None, list(map(float, each))) for each in kept]
+    if test is not None:
+        evaluations = evaluate_members(trainer.members, test, trainer.loss)
+    measured = []
+    for each, evaluation in zip(kept, evaluations, strict=True):
+        size = measure_size(trainer.first, each, evaluation.used)
+        parts = {"error": evaluation.error, "kept": size.kept, "speedup": size.speedup, "memory": size.memory}
+        measured.append({**parts, "macs": size.macs, "parameters": size.parameters})
+    return measured
+
+
+def _epoch_part(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What an epoch's row says of the models."""
+    short = _in_short(measured)
+    return {name: short[name] for name in ("error", "kept", "speedup", "memory")}
+
+
+def _result(trainer: StageTrainer, member: int, measured: dict[str, Any], record: StageRecord) -> dict[str, Any]:
+    """A member's row in the summary."""
+    if member in trainer.diverged:
+        return {"stage": record.stage, "status": DIVERGED, "reason": trainer.diverged[member], "error": None, "epochs": record.epoch}
+    names = ("error", "kept", "speedup", "memory", "seconds", "macs", "parameters")
+    return {"stage": record.stage, **{name: measured[name] for name in names}, "epochs": record.epoch}
+
+
+def _in_short(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Several models in one row: medians."""
+    sound = [each for each in measured if each.get("status") != DIVERGED]
+    if len(measured) == 1 or not sound:
+        return measured[0]
+    kept = [statistics.median(units) for units in zip(*(each["kept"] for each in sound), strict=True)]
+    numbers = {name: _median([each[name] for each in sound]) for name in ("error", "speedup", "memory")}
+    return {**sound[0], **numbers, "kept": kept}
+
+
+def _median(values: Sequence[Any]) -> Any:
+    return None if not values or any(value is None for value in values) else statistics.median(values)

@@ -31,15 +31,17 @@ class StageRecord:
         stage: its name.
         epoch: how many epochs are done.
         seconds: that they took.
-        rows: the metrics of every epoch of the run up to here, earlier stages included.
-        result: the stage's row in the summary, once it is finished.
+        rows: the metrics of every epoch of the run up to here, earlier stages included; none for models that are trained side by side.
+        results: once it is finished, each model's row in the summary.
+        diverged: the models that were set aside, by number, and why.
     """
 
     stage: StageName
     epoch: int = 0
     seconds: float = 0.0
     rows: list[dict[str, Any]] = field(default_factory=list)
-    result: dict[str, Any] | None = None
+    results: list[dict[str, Any]] | None = None
+    diverged: dict[str, str] = field(default_factory=dict)
 
 
 CONFIGURATION = "config.json"
@@ -102,6 +104,9 @@ class RunStore:
     row was written is not counted twice.
     """
 
+    seconds_between = 60.0
+    """So many pass between two checkpoints of models that are trained side by side, which are large. Of one, every epoch is kept."""
+
     def __init__(self, folder: Path, configuration: dict[str, Any], *earlier: dict[str, Any]) -> None:
         self.folder = folder
         self.checkpoints = folder / "checkpoints"
@@ -123,7 +128,7 @@ class RunStore:
 
     def save(self, tensors: dict[str, Tensor], record: StageRecord) -> None:
         """Keep a stage after an epoch; once it is finished, its model alone, under its own name."""
-        if record.result is None:
+        if record.results is None:
             write_tensors(self._current(), tensors, vars(record))
             return
         write_tensors(self._finished(record.stage), {name: t for name, t in tensors.items() if name.startswith(MODEL)}, vars(record))

@@ -1,0 +1,71 @@
+"""An epoch as one program on the GPU: a step is compiled, captured once and replayed, with data and schedules on the device."""
+
+import torch
+from torch import Tensor
+
+from bayesprune.data.batches import EpochPlan, TensorBatches
+from bayesprune.training.step import Step
+
+_WARM_UPS = 3
+
+
+class CapturedEpoch:
+    """Replays a captured step for every full batch of an epoch.
+
+    Args:
+        step: compiled here.
+        source: whose data lie on the GPU.
+        plan: of any epoch, for its shapes.
+    """
+
+    def __init__(self, step: Step, source: TensorBatches, plan: EpochPlan) -> None:
+        self.step, self.source = step, source
+        self.plan = plan.to(source.device)
+        self.offsets = torch.arange(source.batch_size, device=source.device)
+        self.full_steps = source.n_data // source.batch_size
+        self.plainly = step.objective
+        step.objective = torch.compile(step.objective, dynamic=False)  # type: ignore[assignment]
+        self.graph = self._captured()
+
+    def run(self, plan: EpochPlan) -> None:
+        """Queue all steps of an epoch. They are done when the device is waited for."""
+        self.plan.copy_(plan)
+        for _ in range(self.full_steps):
+            self.graph.replay()
+        rest = torch.arange(self.full_steps * self.source.batch_size, self.source.n_data, device=self.source.device)
+        if len(rest):
+            self.step.objective, compiled = self.plainly, self.step.objective
+            self._step(rest)
+            self.step.objective = compiled
+
+    def _step(self, positions: Tensor) -> None:
+        self.step.update(self.step.losses(*self.source.planned(self.plan, positions)))
+
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        """The step as a graph. Warming up trains, so everything it changes is put back."""
+        before = {name: tensor.detach().clone() for name, tensor in self._state().items()}
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UPS):
+                self._step(self._positions())
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._step(self._positions())
+        with torch.no_grad():
+            for name, tensor in self._state().items():
+                tensor.copy_(before[name]) if name in before else tensor.zero_()  # Moments that did not exist start at zero.
+        return graph
+
+    def _positions(self) -> Tensor:
+        return self.step.position * self.source.batch_size + self.offsets
+
+    def _state(self) -> dict[str, Tensor]:
+        """All that a step changes, by name."""
+        members, step = self.step.members, self.step
+        state = {f"parameter {name}": tensor for name, tensor in members.parameters.items()}
+        state |= {f"buffer {name}": tensor for name, tensor in members.buffers.items()}
+        for name, parameter in members.parameters.items():
+            state |= {f"{key} of {name}": tensor for key, tensor in step.optimizer.state.get(parameter, {}).items()}
+        return state | {"position": step.position, "total": step.total}

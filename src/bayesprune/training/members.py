@@ -1,0 +1,88 @@
+"""Models of one structure, trained side by side as one."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_map_only
+
+from bayesprune.errors import InputError
+
+_MODEL = "model."
+
+
+class Members:
+    """E models of one structure. Their tensors are stacked, and the code of one model is vectorised over the stack.
+
+    A single model is called as it is, and trained in place. Either way whatever goes in and comes out has a leading dimension for the
+    models.
+
+    Args:
+        models: of the same classes, shapes and modes, on one device. Only the first is called; ``write_back`` brings the others up to date.
+    """
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        if not models:
+            raise InputError("there is no model to train")
+        self.models = list(models)
+        self.first = self.models[0]
+        self.alone = len(self.models) == 1
+        self.parameters = _stacked([dict(model.named_parameters()) for model in models], self.alone)
+        self.buffers = _stacked([dict(model.named_buffers()) for model in models], self.alone)
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+    def apply(self, function: Callable[..., Any], *arguments: Tensor, shared: tuple[Tensor, ...] = ()) -> Any:
+        """What the function computes from every model.
+
+        Args:
+            function: of a model, of its part of the arguments and of what is shared; returns a tensor or a nest of them.
+            *arguments: with a leading dimension for the models.
+            shared: arguments that are the same for all models.
+        """
+        if self.alone:
+            result = function(self.first, *(argument[0] for argument in arguments), *shared)
+            return tree_map_only(Tensor, lambda tensor: tensor.unsqueeze(0), result)
+        called = _Called(self.first, function)
+
+        def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], *rest: Tensor) -> Any:
+            return functional_call(called, {_MODEL + name: tensor for name, tensor in (parameters | buffers).items()}, rest)
+
+        over = (0, 0, *(0 for _ in arguments), *(None for _ in shared))
+        return vmap(one, in_dims=over, randomness="different")(self.parameters, self.buffers, *arguments, *shared)
+
+    @torch.no_grad()
+    def write_back(self) -> list[nn.Module]:
+        """The models, with the values that their stacked tensors have now."""
+        if not self.alone:
+            for index, model in enumerate(self.models):
+                for own, stack in ((dict(model.named_parameters()), self.parameters), (dict(model.named_buffers()), self.buffers)):
+                    for name, tensor in own.items():
+                        tensor.copy_(stack[name][index])
+        return self.models
+
+
+class _Called(nn.Module):
+    """A function of a model in the form in which torch swaps tensors."""
+
+    def __init__(self, model: nn.Module, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.model, self.function = model, function
+
+    def forward(self, *arguments: Tensor) -> Any:
+        return self.function(self.model, *arguments)
+
+
+def _stacked(tensors: list[dict[str, Tensor]], alone: bool) -> dict[str, Tensor]:
+    if alone:
+        return tensors[0]
+    for each in tensors[1:]:
+        if {name: tensor.shape for name, tensor in each.items()} != {name: tensor.shape for name, tensor in tensors[0].items()}:
+            raise InputError("models that are trained side by side must have tensors of the same names and shapes")
+    return {
+        name: torch.stack([each[name].detach() for each in tensors]).requires_grad_(tensor.requires_grad)
+        for name, tensor in tensors[0].items()
+    }

@@ -1,0 +1,117 @@
+"""One step of training of all members: forward, backward, update."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from bayesprune.gates import gates
+from bayesprune.noise import NoiseKeys
+from bayesprune.training.evaluation import LossFunction
+from bayesprune.training.members import Members
+
+
+class Step:
+    """A step that reads all it needs, noise keys and learning rates included, from tables on the device.
+
+    Nothing that changes from step to step is a number of Python's, so that a step can be compiled, or captured once and replayed.
+
+    Args:
+        members: trained in place.
+        loss: mean loss of a batch, from outputs and targets.
+        divergence_weights: of each gate's divergence in the objective, of shape (members, gates).
+        groups: parameter groups of the first member, with the rates at the start of the schedule.
+        seeds: of the members' noise.
+        steps: of an epoch.
+        rate_factors: on the learning rates of each member.
+        precision: the type to compute layers in.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        loss: LossFunction,
+        divergence_weights: Tensor,
+        groups: list[dict[str, object]],
+        seeds: Sequence[int],
+        steps: int,
+        rate_factors: Sequence[float] | None = None,
+        precision: torch.dtype = torch.float32,
+    ) -> None:
+        self.members = members
+        device = next(iter(members.parameters.values())).device
+        self.weights = divergence_weights.to(device)
+        self.factors = None if rate_factors is None or set(rate_factors) == {1.0} else torch.tensor(rate_factors, device=device)
+        self.objective = partial(members.apply, partial(objective, loss, device.type, precision))
+        self.keys = NoiseKeys(members.first, seeds, device)
+        if not members.alone:
+            members.buffers |= self.keys.buffers
+        self.key_table = self.keys.for_steps(0, steps)
+        self.rate_table, self.warmup_table = torch.ones(steps, device=device), torch.ones(steps, device=device)
+        self.position = torch.zeros(1, dtype=torch.int64, device=device)
+        self.total = torch.zeros(len(members), dtype=torch.float64, device=device)
+        names = {id(parameter): name for name, parameter in members.first.named_parameters()}
+        stacked = [{**group, "params": [members.parameters[names[id(p)]] for p in group["params"]]} for group in groups]  # type: ignore[attr-defined]
+        self.rates = [torch.tensor(float(group["lr"]), device=device) for group in groups]  # type: ignore[arg-type]
+        for group, rate in zip(stacked, self.rates, strict=True):
+            group["lr"] = rate.clone()
+        self.optimizer = torch.optim.Adam(stacked, fused=True, capturable=device.type == "cuda")
+
+    def begin(self, keys: Tensor, rates: Tensor, warmups: Tensor) -> None:
+        """Start an epoch: noise keys, factors on the learning rates and on the divergence for each of its steps."""
+        self.key_table.copy_(keys)
+        self.rate_table.copy_(rates)
+        self.warmup_table.copy_(warmups)
+        self.position.zero_()
+        self.total.zero_()
+
+    def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The objective of every member for its batch."""
+        self.keys.set(self.key_table.index_select(0, self.position)[0])
+        return self.objective(inputs, targets, self.weights * self.warmup_table.index_select(0, self.position))  # type: ignore[no-any-return]
+
+    def update(self, losses: Tensor) -> None:
+        """Follow the gradient of each member's objective, and go on to the next step."""
+        self.optimizer.zero_grad(set_to_none=True)
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+        factor = self.rate_table.index_select(0, self.position)[0]
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"].copy_(rate * factor)
+        if self.factors is None:
+            self.optimizer.step()
+        else:
+            self._step_at_own_rates(self.factors)
+        self.total += losses.detach()
+        self.position += 1
+
+    @torch.no_grad()
+    def _step_at_own_rates(self, factors: Tensor) -> None:
+        """Adam's step is linear in the learning rate, so each member's part of a common step is scaled afterwards."""
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        before = [parameter.clone() for parameter in parameters]
+        self.optimizer.step()
+        for parameter, old in zip(parameters, before, strict=True):
+            factor = factors[0] if self.members.alone else factors.view(-1, *[1] * (parameter.ndim - 1))
+            parameter.copy_(torch.lerp(old, parameter, factor.to(parameter.dtype)))
+
+
+def objective(
+    loss: LossFunction, device: str, precision: torch.dtype, model: nn.Module, inputs: Tensor, targets: Tensor, weights: Tensor
+) -> Tensor:
+    """The negative evidence lower bound per datum of one model; see ``negative_elbo``.
+
+    Args:
+        loss: mean loss of a batch, from outputs and targets.
+        device: its type.
+        precision: the type to compute layers in.
+        model: with or without gates.
+        inputs: of the batch.
+        targets: of the batch.
+        weights: on the divergence of each gate: its scale over the number of data.
+    """
+    with torch.autocast(device, precision, enabled=precision != torch.float32):
+        outputs = model(inputs)
+    nll = loss(outputs if precision == torch.float32 else outputs.float(), targets).mean()
+    divergences = [gate.kl() for gate in gates(model).values()]
+    return nll + sum(weight * divergence for weight, divergence in zip(weights.unbind(), divergences, strict=True)) if divergences else nll
