@@ -4,6 +4,8 @@ References:
     Lee et al., "Adaptive Network Sparsification with Dependent Variational Beta-Bernoulli Dropout", 2019, section 4.1.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -79,6 +81,16 @@ class BetaBernoulli(Gate):
 
     def kl(self) -> Tensor:
         return kumaraswamy.kl_to_beta(concentration_a(self.raw_a), concentration_b(self.raw_b), self.alpha).sum()
+
+    @classmethod
+    def divergences(cls, gates: Sequence[Gate]) -> list[Tensor]:
+        """All at once where the priors agree: each function of a handful of numbers is a kernel of its own on a GPU."""
+        own = [gate for gate in gates if isinstance(gate, BetaBernoulli)]
+        if len({gate.alpha for gate in own}) != 1:
+            return [gate.kl() for gate in gates]
+        a, b = (torch.cat([getattr(gate, name) for gate in own]) for name in ("raw_a", "raw_b"))
+        each = kumaraswamy.kl_to_beta(concentration_a(a), concentration_b(b), own[0].alpha)
+        return [part.sum() for part in torch.split(each, [gate.num_units for gate in own])]
 
     def keep_probability(self, x: Tensor | None = None) -> Tensor:
         return expected_pi(self.raw_a, self.raw_b)

@@ -1,6 +1,8 @@
 """Finding the gates of a model."""
 
-from torch import nn
+from collections.abc import Sequence
+
+from torch import Tensor, nn
 
 from bayesprune.errors import InputError
 from bayesprune.gates.contract import Gate
@@ -18,3 +20,10 @@ def require_gates(model: nn.Module) -> dict[str, Gate]:
     if not found:
         raise InputError(f"{type(model).__name__} has no gates: put them in with bayesprune.sparsify(model, 'bb') first")
     return found
+
+
+def divergences(found: Sequence[Gate]) -> list[Tensor]:
+    """``kl`` of each of the gates, computed together where they are of one method that can do so."""
+    if len({type(gate) for gate in found}) == 1:
+        return type(found[0]).divergences(found)
+    return [gate.kl() for gate in found]

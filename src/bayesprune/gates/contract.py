@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, cast
 
@@ -129,6 +129,11 @@ class Gate(NoisyModule, ABC):
     @abstractmethod
     def kl(self) -> Tensor:
         """The divergence from the prior (or the method's penalty) in nats for the whole data set, summed over units: a scalar."""
+
+    @classmethod
+    def divergences(cls, gates: "Sequence[Gate]") -> list[Tensor]:
+        """``kl`` of several gates of this class; a method may compute them all at once."""
+        return [gate.kl() for gate in gates]
 
     @abstractmethod
     def keep_probability(self, x: Tensor | None = None) -> Tensor:

@@ -1,9 +1,12 @@
 """An epoch as one program on the GPU: a step is compiled, captured once and replayed, with data and schedules on the device."""
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
 
 from bayesprune.data.batches import EpochPlan, TensorBatches
+from bayesprune.training.convolutions import as_products
 from bayesprune.training.step import Step
 
 _WARM_UPS = 3
@@ -24,7 +27,7 @@ class CapturedEpoch:
         self.offsets = torch.arange(source.batch_size, device=source.device)
         self.full_steps = source.n_data // source.batch_size
         self.plainly = step.objective
-        step.objective = torch.compile(step.objective, dynamic=False)  # type: ignore[assignment]
+        step.objective = torch.compile(step.objective, dynamic=False, fullgraph=True)
         self.graph = self._captured()
 
     def run(self, plan: EpochPlan) -> None:
@@ -43,7 +46,16 @@ class CapturedEpoch:
 
     def _captured(self) -> torch.cuda.CUDAGraph:
         """The step as a graph. Warming up trains, so everything it changes is put back."""
+        members = self.step.members
         before = {name: tensor.detach().clone() for name, tensor in self._state().items()}
+        with nullcontext() if members.alone else as_products(members.first):
+            graph = self._recorded()
+        with torch.no_grad():
+            for name, tensor in self._state().items():
+                tensor.copy_(before[name]) if name in before else tensor.zero_()  # Moments that did not exist start at zero.
+        return graph
+
+    def _recorded(self) -> torch.cuda.CUDAGraph:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -53,9 +65,6 @@ class CapturedEpoch:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self._step(self._positions())
-        with torch.no_grad():
-            for name, tensor in self._state().items():
-                tensor.copy_(before[name]) if name in before else tensor.zero_()  # Moments that did not exist start at zero.
         return graph
 
     def _positions(self) -> Tensor:

@@ -1,6 +1,7 @@
 """Models of one structure, trained side by side as one."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,23 +37,35 @@ class Members:
         return len(self.models)
 
     def apply(self, function: Callable[..., Any], *arguments: Tensor, shared: tuple[Tensor, ...] = ()) -> Any:
-        """What the function computes from every model.
+        """What the function computes from every model; see ``vectorised``.
 
         Args:
-            function: of a model, of its part of the arguments and of what is shared; returns a tensor or a nest of them.
+            function: of a model, of its part of the arguments and of what is shared.
             *arguments: with a leading dimension for the models.
             shared: arguments that are the same for all models.
         """
+        return self.vectorised(function, len(shared))(*arguments, *shared)
+
+    def vectorised(self, function: Callable[..., Any], shared: int = 0) -> Callable[..., Any]:
+        """A function of one model as one of all of them.
+
+        Args:
+            function: of a model and arguments; returns a tensor or a nest of them.
+            shared: how many of the last arguments are the same for all models; the others get a leading dimension for the models.
+        """
         if self.alone:
-            result = function(self.first, *(argument[0] for argument in arguments), *shared)
-            return tree_map_only(Tensor, lambda tensor: tensor.unsqueeze(0), result)
+            return partial(_of_one, function, self.first, shared)
         called = _Called(self.first, function)
 
-        def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], *rest: Tensor) -> Any:
-            return functional_call(called, {_MODEL + name: tensor for name, tensor in (parameters | buffers).items()}, rest)
+        def one(tensors: dict[str, Tensor], *arguments: Tensor) -> Any:
+            return functional_call(called, tensors, arguments)
 
-        over = (0, 0, *(0 for _ in arguments), *(None for _ in shared))
-        return vmap(one, in_dims=over, randomness="different")(self.parameters, self.buffers, *arguments, *shared)
+        def of_all(*arguments: Tensor) -> Any:
+            tensors = {_MODEL + name: tensor for name, tensor in (self.parameters | self.buffers).items()}
+            own = len(arguments) - shared
+            return vmap(one, in_dims=(0, *[0] * own, *[None] * shared), randomness="different")(tensors, *arguments)
+
+        return of_all
 
     @torch.no_grad()
     def write_back(self) -> list[nn.Module]:
@@ -76,13 +89,28 @@ class _Called(nn.Module):
         return self.function(self.model, *arguments)
 
 
+def _of_one(function: Callable[..., Any], model: nn.Module, shared: int, *arguments: Tensor) -> Any:
+    own = len(arguments) - shared
+    result = function(model, *(argument[0] for argument in arguments[:own]), *arguments[own:])
+    return tree_map_only(Tensor, _with_leading_dimension, result)
+
+
+def _with_leading_dimension(tensor: Tensor) -> Tensor:
+    return tensor.unsqueeze(0)
+
+
 def _stacked(tensors: list[dict[str, Tensor]], alone: bool) -> dict[str, Tensor]:
     if alone:
         return tensors[0]
     for each in tensors[1:]:
         if {name: tensor.shape for name, tensor in each.items()} != {name: tensor.shape for name, tensor in tensors[0].items()}:
             raise InputError("models that are trained side by side must have tensors of the same names and shapes")
-    return {
-        name: torch.stack([each[name].detach() for each in tensors]).requires_grad_(tensor.requires_grad)
-        for name, tensor in tensors[0].items()
-    }
+    stacks = {name: _stack([each[name].detach() for each in tensors]) for name in tensors[0]}
+    return {name: stack.requires_grad_(tensors[0][name].requires_grad) for name, stack in stacks.items()}
+
+
+def _stack(tensors: list[Tensor]) -> Tensor:
+    """The tensors with a leading dimension. Matrices lie in memory transposed, as batched products leave their gradients on a GPU."""
+    if tensors[0].ndim != 2 or tensors[0].device.type != "cuda":
+        return torch.stack(tensors)
+    return torch.stack([tensor.T for tensor in tensors]).transpose(1, 2)

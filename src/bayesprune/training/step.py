@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesprune.gates import gates
+from bayesprune.gates.collection import divergences
 from bayesprune.noise import NoiseKeys
 from bayesprune.training.evaluation import LossFunction
 from bayesprune.training.members import Members
@@ -43,7 +44,7 @@ class Step:
         device = next(iter(members.parameters.values())).device
         self.weights = divergence_weights.to(device)
         self.factors = None if rate_factors is None or set(rate_factors) == {1.0} else torch.tensor(rate_factors, device=device)
-        self.objective = partial(members.apply, partial(objective, loss, device.type, precision))
+        self.objective = members.vectorised(partial(objective, loss, device.type, precision))
         self.keys = NoiseKeys(members.first, seeds, device)
         if not members.alone:
             members.buffers |= self.keys.buffers
@@ -113,5 +114,5 @@ def objective(
     with torch.autocast(device, precision, enabled=precision != torch.float32):
         outputs = model(inputs)
     nll = loss(outputs if precision == torch.float32 else outputs.float(), targets).mean()
-    divergences = [gate.kl() for gate in gates(model).values()]
-    return nll + sum(weight * divergence for weight, divergence in zip(weights.unbind(), divergences, strict=True)) if divergences else nll
+    found = divergences(list(gates(model).values()))
+    return nll + sum(weight * divergence for weight, divergence in zip(weights.unbind(), found, strict=True)) if found else nll
