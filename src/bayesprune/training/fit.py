@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader
 
 from bayesprune.errors import InputError, did_you_mean
 from bayesprune.gates import method_class
+from bayesprune.graph.calls import run_example
 from bayesprune.objective import KLScale, gate_scales
-from bayesprune.prediction import evaluating
 from bayesprune.storage import as_path, checksum
 from bayesprune.training.devices import usable_device
 from bayesprune.training.evaluation import LossFunction
-from bayesprune.training.labels import label_rule
+from bayesprune.training.labels import is_cross_entropy, label_rule
 from bayesprune.training.plan import Plan, make_plan, static_method
 from bayesprune.training.recipes import Recipe, StageName, find_recipe
 from bayesprune.training.sources import LoaderBatches, first_inputs
@@ -136,8 +136,10 @@ def _check_names(method: str, hyperparameters: Mapping[str, Any]) -> None:
 
 
 def _check_labels(model: nn.Module, loss: LossFunction, inputs: Tensor, *sources: LoaderBatches | None) -> None:
-    with evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
-        rule = label_rule(loss, model(inputs))
+    if not is_cross_entropy(loss):
+        return
+    with torch.random.fork_rng(devices=[]):
+        rule = label_rule(loss, run_example(model, inputs))
     for source in sources:
         if rule is not None and source is not None:
             source.expect(rule)
