@@ -287,12 +287,12 @@ def test_relative_cost():
     full, small = nn.Linear(8, 6, bias=False), nn.Linear(8, 3, bias=False)
     reduction = cost(small, x).relative_to(cost(full, x))
     assert (reduction.macs, reduction.parameters, reduction.bytes, reduction.activation_bytes) == (2, 2, 2, 2)
-    said = ["MACs 48 → 24 (2.00x)", "parameters 48 → 24 (2.00x)", "stored 192 B → 96 B (2.00x)", "activations 24 B → 12 B (2.00x)"]
+    said = ["MACs 48 -> 24 (2.00x)", "parameters 48 -> 24 (2.00x)", "stored 192 B -> 96 B (2.00x)", "activations 24 B -> 12 B (2.00x)"]
     assert str(reduction).split(", ") == said
-    assert "parameters 24 → 48 (0.50x)" in str(cost(full, x).relative_to(cost(small, x)))
+    assert "parameters 24 -> 48 (0.50x)" in str(cost(full, x).relative_to(cost(small, x)))
     nothing = cost(nn.Identity(), x)
     assert nothing.relative_to(cost(full, x)).macs == math.inf
-    assert str(nothing.relative_to(cost(full, x))).startswith("MACs 48 → 0, ")
+    assert str(nothing.relative_to(cost(full, x))).startswith("MACs 48 -> 0, ")
     assert nothing.relative_to(nothing).macs == 1
 
 
@@ -303,3 +303,8 @@ def test_it_prints_as_a_table():
     assert "1.64 MiB" in lines[2]
     assert "90.00 KiB" in lines[3]
     assert len(str(cost(nn.Linear(3, 2), torch.rand(2, 3))).splitlines()) == 4
+
+
+def test_what_is_printed_fits_any_terminal():
+    full, small = cost(nn.Linear(8, 6), torch.zeros(1, 8)), cost(nn.Linear(8, 3), torch.zeros(1, 8))
+    assert str(small.relative_to(full)).isascii()

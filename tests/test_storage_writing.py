@@ -67,7 +67,8 @@ def test_pipes_and_devices_are_not_replaced(tmp_path):
     ("code", "advice"),
     [
         *((code, "Free some space") for code in (errno.ENOSPC, errno.EDQUOT)),
-        *((code, "Make the folder .* first") for code in (errno.ENOENT, errno.ENOTDIR)),
+        (errno.ENOENT, "Make the folder .* first"),
+        (errno.ENOTDIR, "is not a folder"),
         *((code, "folder that you may write to") for code in (errno.EACCES, errno.EPERM, errno.EROFS)),
         (errno.ENAMETOOLONG, "shorter name"),
         (errno.EIO, r"untouched\. Choose another folder$"),
@@ -94,3 +95,19 @@ def test_what_is_no_path_is_shown_on_one_short_line(path):
         storage.as_path(path)
     assert len(str(raised.value)) < 160
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("look", [storage.exists, storage.is_folder])
+def test_looking_where_the_system_does_not_let_us(look, tmp_path, monkeypatch):
+    assert look(tmp_path)
+    (tmp_path / "file").touch()
+    assert not any(look(tmp_path / name) for name in ("missing", "file/inside", "null\0"))
+    with pytest.raises(StorageError, match=r"cannot look at .*: File name too long"):
+        look(tmp_path / ("a" * 300))
+
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(StorageError, match=r"cannot look at .*: Permission denied"):
+        look(tmp_path)

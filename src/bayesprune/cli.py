@@ -25,7 +25,7 @@ from bayesprune.models import build_network
 from bayesprune.models.description import DescribedModel
 from bayesprune.models.zoo import known_network
 from bayesprune.report import draw_kept_units, latency_lines, stage_table
-from bayesprune.storage import append_row, read_rows
+from bayesprune.storage import append_row, exists, is_folder, read_rows
 from bayesprune.training.watching import ProgressBars
 from bayesprune.version import __version__
 
@@ -231,9 +231,9 @@ def export(
     target: Annotated[Path | None, typer.Option("--out", help="The ONNX file; by default beside the network.")] = None,
 ) -> None:
     """Write a network as an ONNX file that has been seen to compute the same in onnxruntime."""
-    network = path / NETWORK if path.is_dir() else path
+    network = path / NETWORK if is_folder(path) else path
     written = target or network.with_suffix(".onnx")
-    if written.exists() and network.exists() and written.samefile(network):
+    if exists(written) and exists(network) and written.samefile(network):
         raise InputError(f"{written} is the network itself, which the ONNX file would replace: give another name with --out")
     export_deployment(path, written)
     out.print(f"written to {written}", highlight=False, soft_wrap=True, markup=False)

@@ -74,14 +74,44 @@ def _advice(error: OSError, path: Path) -> str:
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
             return "Free some space or choose another folder"
-        case errno.ENOENT | errno.ENOTDIR:
+        case errno.ENOENT:
             return f"Make the folder {path.parent} first or choose another one"
+        case errno.ENOTDIR:
+            return f"{path.parent} is not a folder: choose another one"
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return f"Choose a folder that you may write to, or get permission for {path.parent}"
         case errno.ENAMETOOLONG:
             return "Choose a shorter name"
         case _:
             return "Choose another folder"
+
+
+def exists(path: Path) -> bool:
+    """Whether there is anything at a path.
+
+    Raises:
+        StorageError: the system does not let us look.
+    """
+    return _mode(path) is not None
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder at a path.
+
+    Raises:
+        StorageError: the system does not let us look.
+    """
+    mode = _mode(path)
+    return mode is not None and stat.S_ISDIR(mode)
+
+
+def _mode(path: Path) -> int | None:
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    except OSError as error:
+        raise StorageError(f"cannot look at {path}: {error.strerror}; change its permissions or choose another path") from error
 
 
 def _permissions(path: Path) -> int | None:
@@ -95,9 +125,17 @@ def _permissions(path: Path) -> int | None:
     return stat.S_IMODE(mode)
 
 
+def files_in(folder: Path) -> list[Path]:
+    """Whatever lies in a folder."""
+    try:
+        return list(folder.iterdir())
+    except OSError as error:
+        raise StorageError(f"cannot read the folder {folder}: {error.strerror}; change its permissions or choose another one") from error
+
+
 def unfinished_files(folder: Path) -> list[Path]:
     """What a process that was killed while it wrote has left in a folder."""
-    return [path for path in folder.iterdir() if _UNFINISHED.fullmatch(path.name)]
+    return [path for path in files_in(folder) if _UNFINISHED.fullmatch(path.name)]
 
 
 def remove_unfinished(folder: Path) -> None:

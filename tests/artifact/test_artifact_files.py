@@ -258,3 +258,22 @@ def test_conjugates_and_negatives_are_not_tied(tmp_path):
     network = load(tmp_path / "a")
     for name, tensor in model.named_buffers():
         assert torch.equal(network.get_buffer(name), tensor), name
+
+
+def test_name_that_is_too_long():
+    with pytest.raises(StorageError, match="File name too long"):
+        load("a" * 300)
+    with pytest.raises(StorageError, match="File name too long"):
+        save(linear(), "a" * 300, example_inputs=X)
+
+
+def test_file_for_a_folder(tmp_path):
+    (tmp_path / "f").touch()
+    with pytest.raises(StorageError, match="f is not a folder: choose another one"):
+        save(linear(), tmp_path / "f" / "x", example_inputs=X)
+
+
+def test_cut_file_that_begins_like_a_pickle(tmp_path):
+    (tmp_path / "a").write_bytes((640).to_bytes(8, "little") + b"{")
+    with pytest.raises(StorageError, match="cut short"):
+        load(tmp_path / "a")

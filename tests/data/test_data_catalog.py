@@ -144,3 +144,12 @@ def test_description_of_an_unreadable_folder(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Path, "iterdir", refuse)
     assert "folder cannot be read" in where("cifar10", tmp_path)
+
+
+def test_folder_that_cannot_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "a" * 300
+    with pytest.raises(InputError, match=r"the data folder a+ cannot be looked at \(File name too long\)"):
+        load_dataset("mnist", Path(name))
+    monkeypatch.setenv(DATA_VARIABLE, name)
+    with pytest.raises(InputError, match=f"{DATA_VARIABLE} names a+, which cannot be looked at"):
+        load_dataset("cifar10")

@@ -243,6 +243,21 @@ def test_damaged_network_is_made_again(command, finished_once, finished, damage)
     assert without_seconds(finished) == without_seconds(finished_once)
 
 
+def test_finished_run_without_checkpoints_says_what_it_will_train(command, finished_once, finished):
+    shutil.rmtree(finished / "checkpoints")
+    (finished / "compacted.safetensors").unlink()
+    result = command("run", "--resume", finished)
+    assert result.code == 0
+    assert "stages that are not there are trained again" in result.err
+    assert without_seconds(finished) == without_seconds(finished_once)
+
+
+def test_folder_name_that_is_too_long(command, config):
+    name = "a" * 300
+    for arguments in (("--out", name, "--data-dir", config.data_dir), ("--resume", name), ("--data-dir", name)):
+        assert refused(command("run", *arguments, *(("--device", "cpu") if "--resume" not in arguments else ())), "File name too long")
+
+
 def test_folder_in_use(command, finished_once, stopped):
     before = contents(stopped)
     with sole_use(stopped):

@@ -227,3 +227,12 @@ def test_gates_of_a_model_in_training_are_only_looked_at(method):
     assert gated.training
     assert all(torch.equal(value, state[name]) for name, value in gated.state_dict().items())
     assert torch.equal(torch.get_rng_state(), noise)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("name", "branches"), [("resnet_basic", False), ("functional_control_flow", True)])
+def test_other_sizes_are_compared_in_half_precision_too(name, branches, dtype):
+    model, inputs = GALLERY[name].build().eval().to(dtype), tuple(x.to(dtype) for x in GALLERY[name].inputs())
+    graph = trace(model, inputs)
+    assert graph.meta.get("only_size", False) == branches
+    assert bool(graph.meta["other_sizes"]) != branches

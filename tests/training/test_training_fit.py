@@ -1,6 +1,7 @@
 import copy
 import math
 import re
+import sys
 
 import pytest
 import torch
@@ -274,6 +275,52 @@ def test_bad_label_that_only_reading_shows():
 def test_labels_that_cross_entropy_takes(labels):
     loader = DataLoader(TensorDataset(torch.randn(40, FEATURES), labels), batch_size=20)
     assert bp.fit(perceptron(), loader, method="bb", epochs=1, progress=False).stages
+
+
+class Ordinal(nn.CrossEntropyLoss):
+    """Takes labels from one onwards, as fractions."""
+
+    def forward(self, scores, labels):
+        return super().forward(scores, labels.long() - 1)
+
+
+def test_loss_derived_from_cross_entropy_has_labels_of_its_own():
+    loader = DataLoader(TensorDataset(torch.randn(40, FEATURES), LABELS + 1.0), batch_size=20)
+    assert bp.fit(perceptron(), loader, method="bb", loss=Ordinal(), epochs=1, progress=False).stages
+
+
+class Sixteen(nn.Module):
+    """Takes batches of sixteen."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = perceptron()
+
+    def forward(self, x):
+        return self.layers(x.view(16, FEATURES))
+
+
+def test_model_for_another_batch_size(make_clusters):
+    inputs, labels = make_clusters(32, features=FEATURES)
+    loader = DataLoader(TensorDataset(inputs, labels), batch_size=16)
+    with pytest.raises(InputError, match=r"Sixteen does not run on .*\[2, "):
+        bp.fit(Sixteen(), loader, example_inputs=inputs[:16], epochs=1, progress=False)
+
+
+def test_own_loss_needs_no_look_at_the_outputs(small, monkeypatch):
+    def refuse(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(sys.modules["bayesprune.training.fit"], "label_rule", refuse)
+    own = bp.fit(perceptron(), small, method="bb", loss=lambda scores, labels: F.cross_entropy(scores, labels), epochs=1, progress=False)
+    assert own.stages
+
+
+def test_bytes_as_labels_of_positions():
+    labels = torch.zeros(8, 4, 4, dtype=torch.uint8)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, CLASSES, 1))
+    with pytest.raises(InputError, match=r"type torch\.uint8.* labels\.long\(\)"):
+        bp.fit(model, DataLoader(TensorDataset(torch.randn(8, 1, 4, 4), labels), batch_size=4), epochs=1, progress=False)
 
 
 class Stream(IterableDataset):

@@ -1,4 +1,6 @@
 import os
+import resource
+import signal
 import subprocess
 import sys
 
@@ -83,3 +85,53 @@ def test_place_that_cannot_be_written(tmp_path):
     (tmp_path / LOCK).mkdir()
     with pytest.raises(StorageError, match="cannot write"), sole_use(tmp_path):
         pass
+
+
+def test_link_is_not_followed(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / LOCK).symlink_to(tmp_path / "thesis.tex")
+    with pytest.raises(StorageError, match="cannot write"), sole_use(tmp_path / "run"):
+        pass
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_disk_without_space_for_the_holders_name(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with sole_use(tmp_path):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+FORK = """
+import os, sys, time
+from pathlib import Path
+from bayesprune.training.lock import sole_use
+with sole_use(Path(sys.argv[1])):
+    child = os.fork()
+    if child and sys.argv[2] == "leaves":
+        os.waitpid(child, 0)
+    if child:
+        print(*os.listdir(sys.argv[1]), flush=True)
+    if child or sys.argv[2] == "stays":
+        time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("child", ["leaves", "stays"])
+def test_forked_process_has_no_part_in_the_lock(child, tmp_path):
+    command = [sys.executable, "-c", FORK, str(tmp_path), child]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            assert process.stdout.readline() == f"{LOCK}\n"
+            with pytest.raises(RunFolderError), sole_use(tmp_path):
+                pass
+            process.kill()
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            with sole_use(tmp_path):
+                pass
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)

@@ -1,8 +1,9 @@
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler, SubsetRandomSampler, TensorDataset
 
 from bayesprune.errors import InputError
+from bayesprune.training.labels import LabelRule
 from bayesprune.training.sources import LoaderBatches
 
 
@@ -97,3 +98,11 @@ def test_a_loader_that_miscounts(says, gives):
     source = LoaderBatches(Miscounting(TensorDataset(torch.zeros(4, 1), torch.zeros(4))), "cpu")
     with pytest.raises(InputError, match=f"says that it has {says} batches"):
         list(source.epoch([0], 0))
+
+
+def test_labels_that_the_sampler_leaves_out_may_be_anything():
+    data = TensorDataset(torch.zeros(60, 3), torch.cat([torch.zeros(40), torch.full((20,), 9)]).long())
+    rule = LabelRule((2, 3), -100)
+    LoaderBatches(DataLoader(data, batch_size=20, sampler=SequentialSampler(range(40))), "cpu").expect(rule)
+    with pytest.raises(InputError, match="a label is 9"):
+        LoaderBatches(DataLoader(data, batch_size=20, sampler=SequentialSampler(data)), "cpu").expect(rule)

@@ -1,11 +1,13 @@
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from bayesprune.errors import RunFolderError, StorageError
 from bayesprune.storage import read_rows, write_tensors
-from bayesprune.training.store import NoStore, RunStore, StageRecord, claim_folder
+from bayesprune.training.lock import LOCK
+from bayesprune.training.store import NoStore, RunStore, StageRecord, claim_folder, run_store
 
 CONFIGURATION = {"network": "lenet", "epochs": 3, "weights": (1.0, 2.0), "data": None, "stages": {"dense": {"lr": 0.1, "epochs": 3}}}
 TENSORS = {"model/weight": torch.ones(2), "optimizer/step/weight": torch.tensor(3.0)}
@@ -186,3 +188,21 @@ def test_no_store_keeps_nothing(tmp_path, monkeypatch):
     store.take_up([])
     assert store.load("dense") is None
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [".lock", LOCK])
+def test_folder_that_is_refused_stays_as_it_is(tmp_path, name):
+    for file in (name, "thesis.tex"):
+        (tmp_path / file).write_text("mine")
+    with pytest.raises(RunFolderError, match="not a run's folder"), run_store(tmp_path, CONFIGURATION):
+        pass
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "mine", "thesis.tex": "mine"}
+
+
+def test_folder_that_cannot_be_read(tmp_path, monkeypatch):
+    def refuse(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(StorageError, match=r"cannot read the folder .*: Permission denied"):
+        claim_folder(tmp_path, CONFIGURATION)

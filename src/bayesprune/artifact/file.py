@@ -11,7 +11,7 @@ from safetensors.torch import save as serialise
 from torch import Tensor
 
 from bayesprune.errors import InputError, StorageError, one_line
-from bayesprune.storage import as_path, checksum, own_tensors, plain_copy, write_bytes
+from bayesprune.storage import as_path, checksum, is_folder, own_tensors, plain_copy, write_bytes
 
 FORMAT = "bayesprune artifact"
 VERSION = 1
@@ -39,7 +39,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
         StorageError: the file is missing, damaged, not one of ours, or from a newer version.
     """
     source = as_path(path)
-    if source.is_dir():
+    if is_folder(source):
         raise StorageError(f"cannot read {source}: it is a folder. Give the name of the file in it that bayesprune.save wrote")
     try:
         _check_header_size(source)
@@ -61,7 +61,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
 def file_to_write(path: str | os.PathLike[str], such_as: str) -> Path:
     """The path, which must not be a folder."""
     target = as_path(path)
-    if target.is_dir():
+    if is_folder(target):
         raise StorageError(f"cannot write {target}: it is a folder. Give the name of a file in it, such as {target / such_as}")
     return target
 
@@ -80,8 +80,9 @@ def _check_header_size(path: Path) -> None:
     with path.open("rb") as file:
         length = file.read(8)
         size = os.fstat(file.fileno()).st_size
-    if len(length) < 8 or not 2 <= int.from_bytes(length, "little") <= min(MAX_HEADER, size - 8):
-        if length.startswith(_PICKLED):
+    claimed = int.from_bytes(length, "little")
+    if len(length) < 8 or not 2 <= claimed <= min(MAX_HEADER, size - 8):
+        if claimed > MAX_HEADER and length.startswith(_PICKLED):  # A header of 640 bytes begins like a pickle too.
             raise StorageError(
                 f"{path} was not written by bayesprune.save: it looks like a file of torch.save. Read it with torch.load, if you trust "
                 "where it comes from, and write the model with bayesprune.save"

@@ -92,10 +92,10 @@ class CostReduction:
     def __str__(self) -> str:
         full, small = self.full, self.small
         changes = (
-            (f"MACs {full.macs:,} → {small.macs:,}", self.macs),
-            (f"parameters {full.parameters:,} → {small.parameters:,}", self.parameters),
-            (f"stored {_readable(full.bytes)} → {_readable(small.bytes)}", self.bytes),
-            (f"activations {_readable(full.activation_bytes)} → {_readable(small.activation_bytes)}", self.activation_bytes),
+            (f"MACs {full.macs:,} -> {small.macs:,}", self.macs),
+            (f"parameters {full.parameters:,} -> {small.parameters:,}", self.parameters),
+            (f"stored {_readable(full.bytes)} -> {_readable(small.bytes)}", self.bytes),
+            (f"activations {_readable(full.activation_bytes)} -> {_readable(small.activation_bytes)}", self.activation_bytes),
         )
         return ", ".join(f"{change} ({times:.2f}x)" if math.isfinite(times) else change for change, times in changes)
 

@@ -14,8 +14,12 @@ def named_folder(data_dir: Path | None) -> Path | None:
     if data_dir is None and not variable:
         return None
     folder = _expanded(Path(variable) if data_dir is None else data_dir)
-    if folder.is_file():
-        given = f"{DATA_VARIABLE} names {folder}, which" if data_dir is None else f"the data folder {folder}"
+    given = f"{DATA_VARIABLE} names {folder}, which" if data_dir is None else f"the data folder {folder}"
+    try:
+        is_file = folder.is_file()
+    except OSError as error:
+        raise InputError(f"{given} cannot be looked at ({error.strerror}): change its permissions or name another folder") from error
+    if is_file:
         raise InputError(f"{given} is a file: give the folder that holds the data sets' files, such as {folder.parent}")
     return folder
 

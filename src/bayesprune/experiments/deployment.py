@@ -13,6 +13,7 @@ from bayesprune.errors import InputError, RunFolderError
 from bayesprune.experiments.compacted import NETWORK
 from bayesprune.experiments.main_job import read_config
 from bayesprune.models import build_network
+from bayesprune.storage import exists, is_folder
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,11 @@ def open_deployment(path: Path) -> Deployment:
         RunFolderError: the run is not finished.
         StorageError: the file cannot be read or is damaged.
     """
-    if not path.is_dir():
+    if not is_folder(path):
         network = _load(path)
         return Deployment({path.stem: network}, example_of(network))
     config = read_config(path)
-    if not (path / NETWORK).exists():
+    if not exists(path / NETWORK):
         raise RunFolderError(f"{path} has no {NETWORK}: finish the run first with bayesprune run --resume {path}")
     network = _load(path / NETWORK)
     inputs = example_of(network)

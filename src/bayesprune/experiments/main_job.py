@@ -20,13 +20,12 @@ from bayesprune.models import build_network
 from bayesprune.models.description import DescribedModel
 from bayesprune.models.zoo import known_network
 from bayesprune.noise import derive_seed
-from bayesprune.storage import as_path, read_json, write_json
+from bayesprune.storage import as_path, exists, read_json, write_json
 from bayesprune.training.devices import usable_device
-from bayesprune.training.lock import sole_use
 from bayesprune.training.plan import Plan, make_plan
 from bayesprune.training.recipes import Recipe, find_recipe
 from bayesprune.training.stages import run_stages
-from bayesprune.training.store import CONFIGURATION, RunStore
+from bayesprune.training.store import CONFIGURATION, run_store
 from bayesprune.training.watching import Watcher
 from bayesprune.version import __version__
 
@@ -69,7 +68,7 @@ class RunConfig:
 def read_config(folder: Path) -> RunConfig:
     """The configuration of a run folder."""
     path = folder / CONFIGURATION
-    if not path.exists():
+    if not exists(path):
         raise RunFolderError(f"{folder} is not a run's folder: it has no {CONFIGURATION}; give the folder that an earlier run printed")
     stored = read_json(path)
     if not isinstance(stored, dict):
@@ -120,8 +119,7 @@ def run_main_job(config: RunConfig, folder: Path, watcher: Watcher) -> dict[str,
     _check_shape(config.network, network, data)
     plan = _plan(config, recipe, len(data.train))
     stages = {name: asdict(stage) for name, stage in recipe.stages.items()}
-    with sole_use(folder):
-        store = RunStore(folder, *({**asdict(each), STAGE_RECIPES: stages} for each in _spellings(config)))
+    with run_store(folder, *({**asdict(each), STAGE_RECIPES: stages} for each in _spellings(config))) as store:
         _say_folder(folder, watcher)
         training = TensorBatches(data.train, data.mean, data.std, recipe.batch_size, device, augment=data.augment)
         test = TensorBatches(data.test, data.mean, data.std, recipe.batch_size, device)
@@ -171,7 +169,7 @@ def _spellings(config: RunConfig) -> tuple[RunConfig, ...]:
 def _finished_summary(folder: Path, config: RunConfig, watcher: Watcher) -> dict[str, Any] | None:
     """The summary of a run that is complete: it needs neither its data nor its device any more."""
     path = folder / SUMMARY
-    if not path.exists() or read_config(folder) not in _spellings(config):
+    if not exists(path) or read_config(folder) not in _spellings(config):
         return None
     summary = read_json(path)
     if not isinstance(summary, dict) or summary.get("status") != "finished":
@@ -179,7 +177,10 @@ def _finished_summary(folder: Path, config: RunConfig, watcher: Watcher) -> dict
     try:
         read_description(folder / NETWORK)
     except StorageError:
-        watcher.say(f"{folder / NETWORK} is missing or damaged: making it again from what {folder / 'checkpoints'} holds")
+        watcher.say(
+            f"{folder / NETWORK} is missing or damaged: making it again from what {folder / 'checkpoints'} holds; "
+            "stages that are not there are trained again"
+        )
         return None
     return summary
 

@@ -114,7 +114,7 @@ def _in_other_sizes(model: nn.Module, example_inputs: ExampleInputs, expected: A
 def _follows_elsewhere(module: fx.GraphModule, difference: float, others: Sequence[tuple[ExampleInputs, Any]]) -> bool:
     """Whether a graph computes the same for other sizes, as exactly as for the example: another branch of the code may differ by little."""
     kinds = {tensor.dtype for _, result in others for tensor in tensors_in(result) if tensor.is_floating_point()}
-    allowed = max([10 * difference, *(_EPSILONS * torch.finfo(kind).eps for kind in kinds)])
+    allowed = min(_SAME, max([10 * difference, *(_EPSILONS * torch.finfo(kind).eps for kind in kinds)]))
     try:
         return all(_difference(module, *each) <= allowed for each in others)
     except Exception:  # noqa: BLE001  Whatever torch makes of a size that does not fit.

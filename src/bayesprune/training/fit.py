@@ -16,18 +16,17 @@ from torch.utils.data import DataLoader
 
 from bayesprune.errors import InputError, did_you_mean
 from bayesprune.gates import method_class
+from bayesprune.graph.calls import run_example
 from bayesprune.objective import KLScale, gate_scales
-from bayesprune.prediction import evaluating
-from bayesprune.storage import checksum
+from bayesprune.storage import as_path, checksum
 from bayesprune.training.devices import usable_device
 from bayesprune.training.evaluation import LossFunction
-from bayesprune.training.labels import label_rule
-from bayesprune.training.lock import sole_use
+from bayesprune.training.labels import is_cross_entropy, label_rule
 from bayesprune.training.plan import Plan, make_plan, static_method
 from bayesprune.training.recipes import Recipe, StageName, find_recipe
 from bayesprune.training.sources import LoaderBatches, first_inputs
 from bayesprune.training.stages import put_gates_in, run_stages
-from bayesprune.training.store import NoStore, RunStore
+from bayesprune.training.store import NoStore, run_store
 from bayesprune.training.watching import ProgressBars, Silent
 
 
@@ -121,10 +120,9 @@ def fit(
     inputs = first_inputs(training)
     _check(own, plan, inputs if example_inputs is None else example_inputs.to(target))
     _check_labels(own, loss, inputs, training, test)
-    with nullcontext() if checkpoints is None else sole_use(Path(checkpoints)):
-        store = NoStore() if checkpoints is None else RunStore(Path(checkpoints), _describe(plan, own, training))
-        with ProgressBars() if progress else nullcontext(Silent()) as watcher:
-            (outcome,) = run_stages([own], [plan], training, test, loss, store, watcher)
+    kept = nullcontext(NoStore()) if checkpoints is None else run_store(as_path(checkpoints), _describe(plan, own, training))
+    with kept as store, ProgressBars() if progress else nullcontext(Silent()) as watcher:
+        (outcome,) = run_stages([own], [plan], training, test, loss, store, watcher)
     return FitResult(outcome.model, outcome.results, outcome.rows)
 
 
@@ -138,8 +136,10 @@ def _check_names(method: str, hyperparameters: Mapping[str, Any]) -> None:
 
 
 def _check_labels(model: nn.Module, loss: LossFunction, inputs: Tensor, *sources: LoaderBatches | None) -> None:
-    with evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
-        rule = label_rule(loss, model(inputs))
+    if not is_cross_entropy(loss):
+        return
+    with torch.random.fork_rng(devices=[]):
+        rule = label_rule(loss, run_example(model, inputs))
     for source in sources:
         if rule is not None and source is not None:
             source.expect(rule)

@@ -30,7 +30,7 @@ class LabelRule:
         classes, dims = self.scores[1], len(self.scores)
         if labels.is_floating_point() and labels.ndim == dims and labels.shape[1] == classes:
             return
-        if labels.dtype not in (torch.int64, torch.uint8):
+        if labels.dtype != torch.int64 and not (labels.dtype == torch.uint8 and dims == 2):  # Bytes for one class a sample alone.
             first = f", the first is {labels.flatten()[0].item()}" if labels.numel() else ""
             raise InputError(
                 f"the labels are of type {labels.dtype}{first}, but cross entropy takes class numbers of type torch.int64: "
@@ -49,9 +49,13 @@ class LabelRule:
             )
 
 
+def is_cross_entropy(loss: Callable[[Tensor, Tensor], Tensor]) -> bool:
+    """Whether a loss is torch's cross entropy; a class derived from it may take whatever its author likes."""
+    return loss is F.cross_entropy or type(loss) is nn.CrossEntropyLoss
+
+
 def label_rule(loss: Callable[[Tensor, Tensor], Tensor], outputs: object) -> LabelRule | None:
     """The rule for labels under this loss; None where it is the user's own, or the outputs are no scores."""
-    ignored = loss.ignore_index if isinstance(loss, nn.CrossEntropyLoss) else _IGNORED
-    if not (loss is F.cross_entropy or isinstance(loss, nn.CrossEntropyLoss)) or not isinstance(outputs, Tensor) or outputs.ndim < 2:
+    if not is_cross_entropy(loss) or not isinstance(outputs, Tensor) or outputs.ndim < 2:
         return None
-    return LabelRule(tuple(outputs.shape), ignored)
+    return LabelRule(tuple(outputs.shape), loss.ignore_index if isinstance(loss, nn.CrossEntropyLoss) else _IGNORED)

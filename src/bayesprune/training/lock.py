@@ -15,9 +15,11 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-LOCK = ".lock"
+LOCK = ".bayesprune.lock"
 _BEYOND = 1 << 20
 """Windows lets nobody read bytes that are locked: the one that is lies beyond what is written."""
+_held: set[int] = set()
+"""The descriptors of the locks that this process has."""
 
 
 @contextmanager
@@ -25,28 +27,45 @@ def sole_use(folder: Path) -> Iterator[None]:
     """Keep other processes out of a folder, which is made where there is none.
 
     The system lets go of the lock when the process ends, however it does; a file that a killed process leaves behind locks nobody out.
+    Processes that are forked meanwhile have no part in it.
 
     Raises:
         RunFolderError: another process is at work in the folder.
     """
     make_folder(folder)
-    path = folder / LOCK
+    path, owner = folder / LOCK, os.getpid()
     descriptor = _locked(path)
+    _held.add(descriptor)
     try:
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
+        with suppress(OSError):  # For others to read; a full disk is no reason not to begin.
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"process {owner} on {platform.node()}".encode())
         yield
     finally:
-        with suppress(OSError):  # Windows keeps files that are open; the name alone does no harm.
-            path.unlink()
-        os.close(descriptor)
+        if os.getpid() == owner:
+            with suppress(OSError):  # Windows keeps files that are open; the name alone does no harm.
+                path.unlink()
+            _held.discard(descriptor)
+            os.close(descriptor)
+
+
+def _let_go() -> None:
+    """Close what a forked process has inherited, which would keep the folder locked after the end of the one that locked it."""
+    for descriptor in _held:
+        with suppress(OSError):
+            os.close(descriptor)
+    _held.clear()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_let_go)
 
 
 def _locked(path: Path) -> int:
     """A descriptor of the file, which this process alone has locked."""
     while True:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
         except OSError as error:
             raise StorageError(f"cannot write {path}: {error.strerror}; choose another folder or change its permissions") from error
         if not _lock(descriptor):

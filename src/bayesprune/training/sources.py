@@ -119,7 +119,8 @@ def _labels_at_hand(loader: "DataLoader[Any]") -> list[Tensor]:
     if not isinstance(data, TensorDataset) or len(data.tensors) != 2:
         return []
     as_they_are = type(data) is TensorDataset and loader.collate_fn is default_collate
-    all_of_them = type(loader.sampler) in (RandomSampler, SequentialSampler) and type(loader.batch_sampler) is BatchSampler
+    in_turn = type(loader.sampler) in (RandomSampler, SequentialSampler) and type(loader.batch_sampler) is BatchSampler
+    all_of_them = in_turn and getattr(loader.sampler, "data_source", None) is data
     return [data.tensors[1]] if as_they_are and all_of_them else []
 
 

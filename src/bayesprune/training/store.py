@@ -1,6 +1,8 @@
 """Where the stages of a run are kept on disk."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,9 @@ from torch import Tensor
 from bayesprune.errors import RunFolderError, StorageError
 from bayesprune.storage import (
     append_row,
+    exists,
+    files_in,
+    is_folder,
     make_folder,
     read_json,
     read_tensors,
@@ -19,7 +24,7 @@ from bayesprune.storage import (
     write_rows,
     write_tensors,
 )
-from bayesprune.training.lock import LOCK
+from bayesprune.training.lock import LOCK, sole_use
 from bayesprune.training.recipes import StageName
 
 
@@ -62,20 +67,24 @@ def claim_folder(folder: Path, configuration: dict[str, Any], *earlier: dict[str
     Raises:
         RunFolderError: it belongs to another run, or holds something else.
     """
-    path = folder / CONFIGURATION
     make_folder(folder)
-    wanted = json.loads(json.dumps(configuration))
-    if path.exists():
+    check_folder(folder, configuration, *earlier)
+    if not exists(folder / CONFIGURATION):
+        write_json(folder / CONFIGURATION, configuration)
+
+
+def check_folder(folder: Path, configuration: dict[str, Any], *earlier: dict[str, Any]) -> None:
+    """Refuse, touching nothing, what ``claim_folder`` refuses."""
+    path = folder / CONFIGURATION
+    if exists(path):
         there = read_json(path)
         stored = there if isinstance(there, dict) else {"everything": there}
-        differing = min((_differences(stored, json.loads(json.dumps(each))) for each in (wanted, *earlier)), key=len)
+        differing = min((_differences(stored, json.loads(json.dumps(each))) for each in (configuration, *earlier)), key=len)
         if differing:
             named = ", ".join(differing[:_NAMED]) + (f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else "")
             raise RunFolderError(f"{folder} holds a run of another configuration (it differs in {named}); choose another folder")
-    elif set(folder.iterdir()) - {*unfinished_files(folder), folder / LOCK}:
+    elif is_folder(folder) and set(files_in(folder)) - {*unfinished_files(folder), folder / LOCK}:
         raise RunFolderError(f"{folder} is not empty and not a run's folder: it has no {CONFIGURATION}; choose another one")
-    else:
-        write_json(path, wanted)
 
 
 def _differences(stored: dict[str, Any], wanted: dict[str, Any], prefix: str = "") -> list[str]:
@@ -119,7 +128,7 @@ class RunStore:
     def load(self, stage: StageName) -> tuple[dict[str, Tensor], StageRecord] | None:
         """The finished stage, or the one in progress if it is this one; None where there is neither."""
         for path in (self._finished(stage), self._current()):
-            if path.exists():
+            if exists(path):
                 tensors, description = read_tensors(path)
                 record = _read_record(path, description)
                 if record.stage == stage:
@@ -180,6 +189,14 @@ class NoStore(RunStore):
 
     def describe(self) -> str:
         return "no checkpoint was kept: give a folder to keep them"
+
+
+@contextmanager
+def run_store(folder: Path, configuration: dict[str, Any], *earlier: dict[str, Any]) -> Iterator[RunStore]:
+    """The store of a run, in a folder that no other process works in meanwhile; one that is not the run's stays as it is."""
+    check_folder(folder, configuration, *earlier)
+    with sole_use(folder):
+        yield RunStore(folder, configuration, *earlier)
 
 
 def _read_record(path: Path, description: dict[str, Any]) -> StageRecord:
