@@ -128,6 +128,7 @@ def _read_gate(data: Any, state: Mapping[str, Tensor]) -> tuple[str, Gate, list[
         gate.units = Units(units, given["channel_dim"], _groups(name, state))
         _check_types(gate.state_dict(), own)
         gate.load_state_dict(own, assign=True)
+        gate.retune()
     except (InputError, RuntimeError, ValueError, TypeError, ArithmeticError, AttributeError) as error:
         raise MalformedError(f"the gate {name[:60]!r} cannot be made: {first_line(error)}") from error
     gate.position = whole(given["position"], "the position of a gate", 0, LARGEST_INT)

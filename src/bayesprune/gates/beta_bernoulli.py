@@ -86,7 +86,7 @@ class BetaBernoulli(Gate):
     def divergences(cls, gates: Sequence[Gate]) -> list[Tensor]:
         """All at once where the priors agree: each function of a handful of numbers is a kernel of its own on a GPU."""
         own = [gate for gate in gates if isinstance(gate, BetaBernoulli)]
-        if len({gate.alpha for gate in own}) != 1:
+        if cls.kl is not BetaBernoulli.kl or len({gate.alpha for gate in own}) != 1:
             return [gate.kl() for gate in gates]
         a, b = (torch.cat([getattr(gate, name) for gate in own]) for name in ("raw_a", "raw_b"))
         each = kumaraswamy.kl_to_beta(concentration_a(a), concentration_b(b), own[0].alpha)

@@ -195,7 +195,14 @@ class Gate(NoisyModule, ABC):
             too_coarse = moved.is_floating_point() and torch.finfo(moved.dtype).bits < 32
             return tensor.to(moved.device, torch.float32) if too_coarse else moved
 
-        return super()._apply(keep_precision, recurse)  # type: ignore[no-any-return, no-untyped-call]
+        super()._apply(keep_precision, recurse)  # type: ignore[no-untyped-call]
+        self.retune()
+        return self
+
+    def retune(self) -> None:
+        """Make the tensors of the ``Tunable`` hyper-parameters anew, beside the parameters and as exact as these."""
+        for name, value in list(self.tuned.items()):
+            setattr(self, name, value)
 
     def extra_repr(self) -> str:
         return f"{self.num_units} units, method='{self.method}'"

@@ -12,6 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+_PARTS = 10
+"""A batch is multiplied in so many parts, because the gradient of a small kernel, a sum over a whole batch, would occupy few processors."""
+
 
 def convolve_patches(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """What the layer computes for inputs of shape (N, C, H, W)."""
@@ -22,8 +25,11 @@ def convolve_patches(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor |
     # Row by row of the kernel and column by column: a compiler makes one kernel of few slices that are put together, not of many.
     patches = _shifted(_shifted(x, 2, rows, down, tall), 3, columns, right, wide)
     count, _, height, width = patches.shape[:4]
-    flat = patches.permute(0, 2, 3, 1, 4, 5).reshape(count * height * width, -1)
-    return F.linear(flat, weight.flatten(1), bias).view(count, height, width, -1).permute(0, 3, 1, 2)
+    parts = max(part for part in range(1, _PARTS + 1) if count % part == 0)
+    flat = patches.permute(0, 2, 3, 1, 4, 5).reshape(parts, count // parts * height * width, -1)
+    kernel = weight.flatten(1).T.expand(parts, -1, -1)
+    outputs = (flat @ kernel).view(count, height, width, -1).permute(0, 3, 1, 2)
+    return outputs if bias is None else outputs + bias[:, None, None]
 
 
 def _shifted(x: Tensor, dim: int, size: int, stride: int, dilation: int) -> Tensor:
