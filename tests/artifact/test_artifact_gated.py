@@ -26,7 +26,7 @@ def trained(gated):
     """As if it had been trained: every parameter and buffer of floating point moved."""
     torch.manual_seed(2)
     with torch.no_grad():
-        for tensor in (*gated.parameters(), *gated.buffers()):
+        for tensor in gated.state_dict().values():
             if tensor.is_floating_point():
                 tensor.add_(0.1 * torch.rand_like(tensor))
     return gated

@@ -15,6 +15,9 @@ from torch import Tensor, nn
 _PARTS = 10
 """A batch is multiplied in so many parts, because the gradient of a small kernel, a sum over a whole batch, would occupy few processors."""
 
+_ALIGNMENT = 8
+"""Rows of patches are filled up with zeros to a multiple of this: tensor cores want aligned rows."""
+
 
 def convolve_patches(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """What the layer computes for inputs of shape (N, C, H, W)."""
@@ -27,8 +30,9 @@ def convolve_patches(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor |
     count, _, height, width = patches.shape[:4]
     parts = max(part for part in range(1, _PARTS + 1) if count % part == 0)
     flat = patches.permute(0, 2, 3, 1, 4, 5).reshape(parts, count // parts * height * width, -1)
-    kernel = weight.flatten(1).T.expand(parts, -1, -1)
-    outputs = (flat @ kernel).view(count, height, width, -1).permute(0, 3, 1, 2)
+    kernel = weight.flatten(1)
+    rest = -kernel.shape[1] % _ALIGNMENT
+    outputs = (F.pad(flat, (0, rest)) @ F.pad(kernel, (0, rest)).T.expand(parts, -1, -1)).view(count, height, width, -1).permute(0, 3, 1, 2)
     return outputs if bias is None else outputs + bias[:, None, None]
 
 
