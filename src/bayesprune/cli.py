@@ -21,12 +21,14 @@ from bayesprune.example_inputs import first_line
 from bayesprune.experiments import RunConfig, check_config, read_config, run_main_job, with_tradeoff
 from bayesprune.experiments.compacted import CERTIFICATE, NETWORK
 from bayesprune.experiments.deployment import export_deployment, open_deployment
+from bayesprune.experiments.grid import expand, read_grid
+from bayesprune.experiments.sweep import ROWS, read_sweep, run_sweep
 from bayesprune.models import build_network
 from bayesprune.models.description import DescribedModel
 from bayesprune.models.zoo import known_network
-from bayesprune.report import draw_kept_units, latency_lines, stage_table
+from bayesprune.report import draw_kept_units, draw_tradeoffs, latency_lines, stage_table, sweep_tables
 from bayesprune.storage import append_row, exists, is_folder, read_rows
-from bayesprune.training.watching import ProgressBars
+from bayesprune.training.watching import ProgressBars, SweepBars
 from bayesprune.version import __version__
 
 app = typer.Typer(
@@ -41,6 +43,8 @@ app = typer.Typer(
 
 `bayesprune run --resume runs/20260101-120000-lenet-500-300-dbb` — go on where a run was stopped
 
+`bayesprune sweep --methods bb,vib --factors 0.5,1,2` — many models side by side
+
 `bayesprune bench runs/20260101-120000-lenet-500-300-dbb` — the latency of what is left, beside the dense network
 
 `bayesprune export runs/20260101-120000-lenet-500-300-dbb` — what is left, as an ONNX file
@@ -51,6 +55,7 @@ out = Console()
 err = Console(stderr=True)
 
 FIGURE = "kept-units.png"
+TRADEOFFS = "tradeoffs.png"
 
 
 def _show_version(wanted: bool) -> None:
@@ -237,6 +242,69 @@ def export(
         raise InputError(f"{written} is the network itself, which the ONNX file would replace: give another name with --out")
     export_deployment(path, written)
     out.print(f"written to {written}", highlight=False, soft_wrap=True, markup=False)
+
+
+@app.command(
+    epilog="""**Examples**
+
+`bayesprune sweep --methods bb,vib --factors 0.5,1,2 --seeds 0,1,2` — two methods, three trade-offs each, three seeds
+
+`bayesprune sweep examples/sweep.toml` — the same from a file
+
+`bayesprune sweep --resume sweeps/20260101-120000` — go on where a sweep was stopped"""
+)
+def sweep(
+    file: Annotated[Path | None, typer.Argument(help="A TOML file with the settings; options take the place of its own.")] = None,
+    networks: Annotated[str | None, typer.Option(help="Networks, separated by commas.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Methods, separated by commas.")] = None,
+    factors: Annotated[str | None, typer.Option(help="Factors on each method's usual trade-off, separated by commas.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="fast or paper; by default fast on a processor, paper on a GPU.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of every stage, instead of the recipe's.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data set is; see 'bayesprune data'.")] = None,
+    side_by_side: Annotated[int | None, typer.Option(help="How many models are trained at a time, at most.")] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="The sweep's folder; by default a new one under sweeps/.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the sweep in this folder; needs no other option.")] = None,
+) -> None:
+    """Train networks x methods x trade-offs x seeds side by side, and draw error against speed-up."""
+    given = {
+        "networks": None if networks is None else _parts(networks, "--networks", str),
+        "methods": None if methods is None else _parts(methods, "--methods", str),
+        "factors": None if factors is None else _parts(factors, "--factors", float),
+        "seeds": None if seeds is None else _parts(seeds, "--seeds", int),
+        "recipe": recipe,
+        "epochs": epochs,
+        "device": device,
+        "data_dir": None if data_dir is None else _absolute(data_dir),
+        "side_by_side": side_by_side,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    if resume is not None:
+        if given or file is not None or folder is not None:
+            raise InputError("--resume goes on with a sweep as it is and needs no other option")
+        planned, folder = read_sweep(resume), resume
+    else:
+        planned = expand({**({} if file is None else read_grid(file)), **given}, "cuda" if torch.cuda.is_available() else "cpu")
+        folder = folder or Path("sweeps") / f"{datetime.now():%Y%m%d-%H%M%S}"
+    try:
+        with SweepBars(err, len(planned.members)) as watcher:
+            rows = run_sweep(planned, folder, watcher)
+    except KeyboardInterrupt as stop:
+        advice = f"stopped; what is finished is kept: go on with bayesprune sweep --resume {folder}"
+        err.print(advice, highlight=False, soft_wrap=True, markup=False)
+        raise typer.Exit(130) from stop
+    draw_tradeoffs(rows, folder / TRADEOFFS)
+    for table in sweep_tables(rows):
+        out.print(table)
+    out.print(f"written to {folder}: {ROWS}, {TRADEOFFS}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _parts(text: str, option: str, kind: type[Any]) -> list[Any]:
+    try:
+        return [kind(part.strip()) for part in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"{option} takes values of type {kind.__name__} separated by commas, not '{text}'") from error
 
 
 def _whole_numbers(text: str, option: str) -> list[int]:

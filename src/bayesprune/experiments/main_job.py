@@ -95,7 +95,7 @@ def check_config(config: RunConfig) -> Recipe:
     if config.epochs is not None:
         recipe = recipe.with_epochs(config.epochs)
     _check_names(config)
-    _plan(config, recipe, n_data=1)
+    plan_of(config, recipe, n_data=1)
     return recipe
 
 
@@ -113,11 +113,9 @@ def run_main_job(config: RunConfig, folder: Path, watcher: Watcher) -> dict[str,
         return finished
     device = usable_device(config.device)
     data = load_dataset(config.dataset, None if config.data_dir is None else as_path(config.data_dir))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(config.seed, "weights"))
-        network = build_network(config.network, data.num_classes)
+    network = build_seeded(config, data.num_classes)
     _check_shape(config.network, network, data)
-    plan = _plan(config, recipe, len(data.train))
+    plan = plan_of(config, recipe, len(data.train))
     stages = {name: asdict(stage) for name, stage in recipe.stages.items()}
     with run_store(folder, *({**asdict(each), STAGE_RECIPES: stages} for each in _spellings(config))) as store:
         _say_folder(folder, watcher)
@@ -131,7 +129,15 @@ def run_main_job(config: RunConfig, folder: Path, watcher: Watcher) -> dict[str,
     return summary
 
 
-def _plan(config: RunConfig, recipe: Recipe, n_data: int) -> Plan:
+def build_seeded(config: RunConfig, num_classes: int) -> nn.Module:
+    """The network with the weights that a run of this seed begins with."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(config.seed, "weights"))
+        return build_network(config.network, num_classes)
+
+
+def plan_of(config: RunConfig, recipe: Recipe, n_data: int) -> Plan:
+    """What a configuration asks for."""
     if config.tradeoff is not None and config.kl_scale is not None:
         raise InputError(
             "a trade-off and a factor on the divergence were given; --kl-scale takes the place of --tradeoff, so give one of them"

@@ -1,6 +1,7 @@
 """What people look at: tables and figures of runs."""
 
 from bayesprune.report.figures import draw_kept_units
+from bayesprune.report.sweeps import draw_tradeoffs, sweep_tables
 from bayesprune.report.tables import latency_lines, stage_table
 
-__all__ = ["draw_kept_units", "latency_lines", "stage_table"]
+__all__ = ["draw_kept_units", "draw_tradeoffs", "latency_lines", "stage_table", "sweep_tables"]

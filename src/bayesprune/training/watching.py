@@ -1,6 +1,6 @@
 """Progress for people: what the stages report while they run."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -66,7 +66,7 @@ class ProgressBars:
             disable=not self.lively,
         )
 
-    def __enter__(self) -> "ProgressBars":
+    def __enter__(self) -> Self:
         self.progress.start()
         return self
 
@@ -101,6 +101,29 @@ class ProgressBars:
         """The bar stays as it is; a stage that was finished before has none and is mentioned."""
         if result["stage"] != self.stage:
             self.console.print(f"{result['stage']}: finished before, taken from the folder", highlight=False)
+
+
+class SweepBars(ProgressBars):
+    """Also a bar for a whole sweep, whose models are trained in shards."""
+
+    def __init__(self, console: Console | None = None, models: int = 0) -> None:
+        super().__init__(console)
+        self.models, self.done, self.shard = models, 0, 0
+        self.overall = self.progress.add_task("sweep", total=models, state=f"0 of {models} models")
+
+    def shard_started(self, number: int, shards: int, title: str, models: int, done: int) -> None:
+        """A shard of so many models begins, when ``done`` of the sweep's have their rows."""
+        self.shard, self.done, self.stage = models, done, None
+        for task in self.progress.task_ids:
+            if task != self.overall:
+                self.progress.remove_task(task)
+        self.say(f"shard {number} of {shards}: {title}, {models} model{'s' * (models > 1)} side by side")
+        self.progress.update(self.overall, completed=done, state=f"{done} of {self.models} models")
+
+    def shard_finished(self) -> None:
+        """The rows of a shard are written."""
+        self.done += self.shard
+        self.progress.update(self.overall, completed=self.done, state=f"{self.done} of {self.models} models")
 
 
 def describe_row(row: dict[str, Any]) -> str:

@@ -1,0 +1,102 @@
+"""What a sweep found: a table with medians over seeds, and error against speed-up, a curve for each method."""
+
+import statistics
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from rich.table import Table
+
+from bayesprune.report.tables import join_units
+from bayesprune.storage import write_bytes
+
+_FEW = 300
+"""Up to this ratio the powers of ten alone would be too few ticks."""
+_COLOURS = {"bb": "#1b6ca8", "dbb": "#d1495b", "sbp": "#66a182", "vib": "#edae49", "l0": "#8d6a9f", "gd": "#5c5c5c", "cd": "#a3bac3"}
+
+
+def sweep_groups(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str, float | None], list[dict[str, Any]]]:
+    """The rows that differ in their seed alone, by network, method and trade-off."""
+    groups: dict[tuple[str, str, float | None], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["network"], row["method"], row["tradeoff"]), []).append(row)
+    return groups
+
+
+def sweep_tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
+    """A table for each network: for each method and trade-off the median over seeds, and half the range from smallest to largest."""
+    return [_network_table(network, [row for row in rows if row["network"] == network]) for network in _networks(rows)]
+
+
+def _networks(rows: Sequence[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(row["network"] for row in rows))
+
+
+def _network_table(network: str, rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table(title=f"{network}: median over seeds ± half the range")
+    for heading in ("method", "trade-off", "error %", "xFLOPs", "memory %", "kept units"):
+        table.add_column(heading, justify="left" if heading in ("method", "kept units") else "right", no_wrap=True)
+    for (_, method, tradeoff), group in sweep_groups(rows).items():
+        sound = [row for row in group if row["status"] == "finished"]
+        kept = [statistics.median(units) for units in zip(*(row["kept"] for row in sound), strict=True)]
+        numbers = [_spread([row[name] for row in sound]) for name in ("error", "speedup", "memory")]
+        table.add_row(method, "" if tradeoff is None else f"{tradeoff:.4g}", *numbers, join_units(kept))
+    diverged = sum(row["status"] != "finished" for row in rows)
+    table.caption = f"{len(rows)} model{'s' * (len(rows) > 1)}" + (
+        f", {diverged} of them diverged and not counted: the rows say why" if diverged else ""
+    )
+    return table
+
+
+def _spread(values: list[float]) -> str:
+    if not values:
+        return ""
+    digits = 2 if max(values) < 1000 else 0
+    median = f"{statistics.median(values):.{digits}f}"
+    return median if len(values) == 1 else f"{median} ±{(max(values) - min(values)) / 2:.{digits}f}"
+
+
+def draw_tradeoffs(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw error against speed-up in the paper's convention: a panel for each network, a curve of medians for each method.
+
+    Args:
+        rows: of a sweep.
+        path: of the PNG file to write.
+    """
+    sound = [row for row in rows if row["status"] == "finished"]
+    networks = _networks(sound)
+    figure = Figure(figsize=(6.5 * max(len(networks), 1), 4.6), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, network in zip(figure.subplots(1, max(len(networks), 1), squeeze=False)[0], networks, strict=False):
+        for method in dict.fromkeys(row["method"] for row in sound if row["network"] == network):
+            groups = [group for (net, name, _), group in sweep_groups(sound).items() if (net, name) == (network, method)]
+            points = sorted(tuple(statistics.median(row[name] for row in group) for name in ("speedup", "error")) for group in groups)
+            colour = _COLOURS.get(method)
+            members = [row for group in groups for row in group]
+            axes.scatter(
+                [row["speedup"] for row in members], [row["error"] for row in members], s=9, color=colour, alpha=0.35, linewidths=0
+            )
+            axes.plot(*zip(*points, strict=True), marker="o", markersize=5, linewidth=1.6, color=colour, label=method.upper())
+        axes.set_title(network, fontsize=10)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(_times))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        low, high = axes.get_xlim()
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < _FEW else (1.0,)))
+        axes.set_xlabel("speed-up in FLOPs (dense over pruned)")
+        axes.set_ylabel("test error, %")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="#dddddd", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.legend(frameon=False, fontsize=9)
+    image = BytesIO()
+    figure.savefig(image, format="png")
+    write_bytes(path, image.getvalue())
+
+
+def _times(value: float, _position: int | None = None) -> str:
+    return f"{value:g}x"

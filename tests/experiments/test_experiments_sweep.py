@@ -1,0 +1,184 @@
+"""Sweeps: every model has its row once, whatever happens in between."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+import bayesprune.experiments.sweep as sweeps
+from bayesprune.errors import InputError, RunFolderError, StorageError
+from bayesprune.experiments import RunConfig
+from bayesprune.experiments.grid import expand, read_grid
+from bayesprune.experiments.sweep import Sweep, read_sweep, run_sweep
+from bayesprune.storage import read_rows
+from bayesprune.training.watching import Silent
+
+SETTINGS = {"methods": ["bb", "l0"], "factors": [0.5, 2.0], "seeds": [0, 1], "epochs": 1, "side_by_side": 3}
+
+
+class Quiet(Silent):
+    def __init__(self):
+        self.shards = []
+
+    def shard_started(self, number, shards, title, models, done):
+        self.shards.append((number, shards, models, done))
+
+    def shard_finished(self):
+        """Nothing to show."""
+
+
+@pytest.fixture(scope="module")
+def few_digits(make_digits, tmp_path_factory):
+    return str(make_digits(tmp_path_factory.mktemp("few"), training=200, test=50))
+
+
+@pytest.fixture(scope="module")
+def planned(few_digits):
+    return expand({**SETTINGS, "data_dir": few_digits})
+
+
+@pytest.fixture(scope="module")
+def through(planned, tmp_path_factory):
+    """The rows of a sweep that was never stopped."""
+    return run_sweep(planned, tmp_path_factory.mktemp("through") / "sweep", Quiet())
+
+
+def timeless(rows):
+    stages = [[{key: value for key, value in stage.items() if key != "seconds"} for stage in row["stages"]] for row in rows]
+    return [{**row, "stages": own} for row, own in zip(rows, stages, strict=True)]
+
+
+def test_grid(planned):
+    assert len(planned.members) == 8
+    found = sorted({(member.method, member.tradeoff) for member in planned.members})
+    assert found == [("bb", 1.75), ("bb", 7.0), ("l0", pytest.approx(0.05 / 60_000)), ("l0", pytest.approx(0.2 / 60_000))]
+    assert planned.shards() == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    assert replace(planned, side_by_side=4).shards() == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    own = expand({"methods": ["bb", "cd"], "tradeoffs": {"bb": [1, 2, 3]}, "seeds": [5]})
+    assert [(member.method, member.tradeoff, member.seed) for member in own.members] == [
+        ("bb", 1, 5), ("bb", 2, 5), ("bb", 3, 5), ("cd", None, 5),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"netwroks": ["a"]}, "no setting 'netwroks'.*Did you mean 'networks'"),
+        ({"methods": "bb"}, "methods of a sweep is a list"),
+        ({"methods": ["xx"]}, "unknown method 'xx'"),
+        ({"seeds": []}, "seeds of a sweep is a list"),
+        ({"seeds": [True]}, "seeds of a sweep is a list"),
+        ({"seeds": [1, 1]}, "twice in the sweep"),
+        ({"factors": [-1]}, "finite number above zero"),
+        ({"epochs": "3"}, "epochs of a sweep must be of type int"),
+        ({"tradeoffs": {"vib": [1]}}, "none of the methods"),
+        ({"side_by_side": 0}, "at least one model"),
+        ({"networks": ["lenet5-caffe"], "dataset": "cifar10"}, "is made for"),
+    ],
+)
+def test_wrong_settings(settings, message):
+    with pytest.raises(InputError, match=message):
+        expand(settings)
+
+
+def test_files(tmp_path):
+    (tmp_path / "good.toml").write_text('methods = ["vib"]\nseeds = [4]\n[tradeoffs]\nvib = [1e-5]\n')
+    assert expand(read_grid(tmp_path / "good.toml")).members[0].tradeoff == 1e-5
+    (tmp_path / "bad.toml").write_text("methods = [")
+    with pytest.raises(InputError, match="not a TOML file"):
+        read_grid(tmp_path / "bad.toml")
+    with pytest.raises(StorageError, match="cannot read"):
+        read_grid(tmp_path / "none.toml")
+    with pytest.raises(RunFolderError, match="not a sweep's folder"):
+        read_sweep(tmp_path)
+
+
+def test_rows(planned, through):
+    assert [row["member"] for row in through] == list(range(8))
+    for member, row in zip(planned.members, through, strict=True):
+        assert row["status"] == "finished"
+        assert (row["method"], row["seed"], row["tradeoff"]) == (member.method, member.seed, member.tradeoff)
+        assert 0 <= row["error"] <= 100
+        assert len(row["kept"]) == 3
+        assert [stage["stage"] for stage in row["stages"]] == ["dense", "pruned"]
+
+
+@pytest.mark.parametrize("stop", range(1, 12, 2))
+def test_stopped_anywhere(planned, through, tmp_path, stop):
+    class Stopping(Quiet):
+        calls = 0
+
+        def call(self, *_arguments):
+            Stopping.calls += 1
+            if Stopping.calls == stop:
+                raise KeyboardInterrupt
+
+        epoch_finished = stage_finished = call
+
+    folder = tmp_path / "sweep"
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(planned, folder, Stopping())
+    assert timeless(run_sweep(read_sweep(folder), folder, Quiet())) == timeless(through)
+    assert timeless(read_rows(folder / "rows.jsonl")) == timeless(through)
+    assert not (folder / "shard").exists()
+
+
+def test_no_memory_halves_the_shard(planned, tmp_path, monkeypatch):
+    run_shard = sweeps._run_shard
+
+    def too_small(members, *rest):
+        if len(members) > 1:
+            raise torch.cuda.OutOfMemoryError
+        return run_shard(members, *rest)
+
+    monkeypatch.setattr(sweeps, "_run_shard", too_small)
+    two = Sweep(planned.members[:3])
+    rows = run_sweep(two, tmp_path / "sweep", Quiet())
+    assert [row["member"] for row in rows] == [0, 1, 2]
+    assert json.loads((tmp_path / "sweep" / "shards.json").read_text()) == [[0], [1], [2]]
+
+
+def test_another_sweep_in_the_folder(planned, tmp_path):
+    folder = tmp_path / "sweep"
+    run_sweep(Sweep(planned.members[:1]), folder, Quiet())
+    with pytest.raises(RunFolderError, match="another configuration"):
+        run_sweep(Sweep(planned.members[:2]), folder, Quiet())
+
+
+def test_a_finished_sweep_is_only_read(planned, through, tmp_path, few_digits):
+    folder, watcher = tmp_path / "sweep", Quiet()
+    one = Sweep((replace(RunConfig(), method="cd", epochs=1, data_dir=few_digits),))
+    rows = run_sweep(one, folder, watcher)
+    assert run_sweep(one, folder, watcher) == rows
+    assert watcher.shards == [(1, 1, 1, 0)]
+
+
+@pytest.mark.slow
+def test_killed_again_and_again(planned, through, tmp_path, few_digits):
+    """The process is killed at twenty random moments, also while it writes, and taken up each time."""
+    generator = torch.Generator().manual_seed(0)
+    folder, kills = tmp_path / "sweep", 0
+    options = ["--methods", "bb,l0", "--factors", "0.5,2", "--seeds", "0,1", "--epochs", "1", "--side-by-side", "3"]
+    command = [sys.executable, "-m", "bayesprune", "sweep", *options, "--data-dir", few_digits, "--device", "cpu", "--out", str(folder)]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    while True:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+        seconds = 2.5 + 3.0 * float(torch.rand((), generator=generator)) if kills < 20 else 300.0
+        try:
+            assert process.wait(seconds) == 0
+            break
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+            time.sleep(0.05)
+        if (folder / "config.json").exists():
+            command = [sys.executable, "-m", "bayesprune", "sweep", "--resume", str(folder)]
+    assert kills > 0
+    assert timeless(read_rows(folder / "rows.jsonl")) == timeless(through)
