@@ -2,10 +2,9 @@
 
 import json
 import os
-import signal
+import random
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -160,25 +159,61 @@ def test_a_finished_sweep_is_only_read(planned, through, tmp_path, few_digits):
 
 
 @pytest.mark.slow
-def test_killed_again_and_again(planned, through, tmp_path, few_digits):
+@pytest.mark.timeout(1200)
+def test_killed_again_and_again(tmp_path, few_digits):
     """The process is killed at twenty random moments, also while it writes, and taken up each time."""
-    generator = torch.Generator().manual_seed(0)
-    folder, kills = tmp_path / "sweep", 0
-    options = ["--methods", "bb,l0", "--factors", "0.5,2", "--seeds", "0,1", "--epochs", "1", "--side-by-side", "3"]
-    command = [sys.executable, "-m", "bayesprune", "sweep", *options, "--data-dir", few_digits, "--device", "cpu", "--out", str(folder)]
+    settings = {"methods": ["bb", "dbb"], "factors": [0.5, 2.0], "seeds": list(range(10)), "epochs": 20, "side_by_side": 2}
+    planned = expand({**settings, "data_dir": few_digits})
+    folder, kills, waits = tmp_path / "sweep", 0, random.Random(0)
+    command = [sys.executable, "-m", "bayesprune", "sweep"]
+    options = ["--methods", "bb,dbb", "--factors", "0.5,2", "--seeds", "0,1,2,3,4,5,6,7,8,9", "--epochs", "20", "--side-by-side", "2"]
+    first = [*options, "--data-dir", few_digits, "--device", "cpu", "--out", str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     while True:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
-        seconds = 2.5 + 3.0 * float(torch.rand((), generator=generator)) if kills < 20 else 300.0
+        begun = (folder / "config.json").exists()
+        process = subprocess.Popen([*command, *(["--resume", str(folder)] if begun else first)], env=environment, stderr=subprocess.DEVNULL)
         try:
-            assert process.wait(seconds) == 0
+            assert process.wait(waits.uniform(2.5, 6.5) if kills < 20 else 900.0) == 0
             break
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             process.wait()
             kills += 1
-            time.sleep(0.05)
-        if (folder / "config.json").exists():
-            command = [sys.executable, "-m", "bayesprune", "sweep", "--resume", str(folder)]
-    assert kills > 0
+    assert kills == 20
+    through = run_sweep(planned, tmp_path / "through", Quiet())
     assert timeless(read_rows(folder / "rows.jsonl")) == timeless(through)
+
+
+def test_full_disk_when_rows_are_written(planned, through, tmp_path, monkeypatch):
+    folder, write, calls = tmp_path / "sweep", sweeps.write_rows, []
+
+    def full(path, rows):
+        calls.append(path)
+        if len(calls) == 2:
+            raise StorageError("no space left")
+        write(path, rows)
+
+    monkeypatch.setattr(sweeps, "write_rows", full)
+    with pytest.raises(StorageError, match="no space"):
+        run_sweep(planned, folder, Quiet())
+    assert len(read_rows(folder / "rows.jsonl")) == 2
+    assert timeless(run_sweep(planned, folder, Quiet())) == timeless(through)
+
+
+def test_a_member_that_diverges_has_a_row_without_error(few_digits, tmp_path, monkeypatch):
+    build = sweeps.build_seeded
+
+    def spoilt(member, classes):
+        model = build(member, classes)
+        if member.seed == 1:
+            with torch.no_grad():
+                model.fc2.weight[0, 0] = float("nan")
+        return model
+
+    monkeypatch.setattr(sweeps, "build_seeded", spoilt)
+    three = expand({"seeds": [0, 1, 2], "epochs": 1, "data_dir": few_digits, "side_by_side": 3})
+    rows = run_sweep(three, tmp_path / "sweep", Quiet())
+    assert [row["status"] for row in rows] == ["finished", "diverged", "finished"]
+    assert (rows[1]["error"], rows[1]["kept"]) == (None, None)
+    assert "fc2.weight" in rows[1]["reason"]
+    assert [len(row["stages"]) for row in rows] == [2, 1, 2]

@@ -46,9 +46,9 @@ def _network_table(network: str, rows: Sequence[dict[str, Any]]) -> Table:
         numbers = [_spread([row[name] for row in sound]) for name in ("error", "speedup", "memory")]
         table.add_row(method, "" if tradeoff is None else f"{tradeoff:.4g}", *numbers, join_units(kept))
     diverged = sum(row["status"] != "finished" for row in rows)
-    table.caption = f"{len(rows)} model{'s' * (len(rows) > 1)}" + (
-        f", {diverged} of them diverged and not counted: the rows say why" if diverged else ""
-    )
+    table.caption = f"{len(rows)} model{'s' * (len(rows) > 1)}"
+    if diverged:
+        table.caption += f", {diverged} of them diverged and not counted: the rows say why"
     return table
 
 
