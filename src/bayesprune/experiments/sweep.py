@@ -21,7 +21,7 @@ from bayesprune.training.store import CONFIGURATION, RunStore, claim_folder
 from bayesprune.training.watching import Watcher
 
 ROWS, SHARDS = "rows.jsonl", "shards.json"
-SIDE_BY_SIDE = {"cpu": 4, "cuda": 128}
+SIDE_BY_SIDE = {"cpu": 15, "cuda": 128}
 """How many models are trained side by side at most, by the type of the device."""
 
 
