@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
+from refusals import refused
 from torch import nn
 
 import bayesprune
@@ -15,21 +17,8 @@ from bayesprune import cli
 from bayesprune.data import load_mnist
 from bayesprune.data.folders import DATA_VARIABLE
 from bayesprune.errors import InputError
-from bayesprune.storage import read_rows
 
 STAGE_KEYS = {"stage", "error", "kept", "speedup", "memory", "seconds"}
-
-
-def refused(result, *parts):
-    """Exit code 2, and one line that says what was wrong."""
-    assert result.code == 2
-    assert "Traceback" not in result.err
-    lines = [line for line in result.err.splitlines() if not line.startswith("run folder:")]
-    assert len(lines) == 1, result.err
-    assert lines[0].startswith("error: ")
-    for part in parts:
-        assert part in lines[0]
-    return True
 
 
 def plain(text):
@@ -363,7 +352,7 @@ def test_options_and_their_defaults(command, monkeypatch, tmp_path, options, gpu
         raise InputError("not now")
 
     monkeypatch.setattr(cli, "run_main_job", stop)
-    monkeypatch.setattr(cli.torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     assert refused(command("run", "--out", tmp_path / "run", *options), "not now")
     assert configurations[0].items() >= expected.items()
 
@@ -377,25 +366,3 @@ def test_stopped_by_the_user(command, tmp_path, monkeypatch, digits_folder):
     assert result.code == 130
     assert "--resume" in result.err
     assert "Traceback" not in result.err
-
-
-def test_sweep(command, tmp_path, digits_folder):
-    grid = tmp_path / "grid.toml"
-    grid.write_text('methods = ["bb", "cd"]\nseeds = [0, 1]\nepochs = 1\ndevice = "cpu"\n')
-    folder = tmp_path / "sweep"
-    first = command("sweep", grid, "--data-dir", digits_folder, "--out", folder)
-    assert first.code == 0
-    assert "4 models" in first.out
-    assert len(read_rows(folder / "rows.jsonl")) == 4
-    assert (folder / "tradeoffs.png").exists()
-    again = command("sweep", "--resume", folder)
-    assert (again.code, again.out.splitlines()[1:-1]) == (0, first.out.splitlines()[1:-1])
-
-
-def test_sweep_of_nonsense(command, tmp_path):
-    grid = tmp_path / "grid.toml"
-    grid.write_text('metods = ["bb"]')
-    assert refused(command("sweep", grid), "metods", "Did you mean 'methods'")
-    assert refused(command("sweep", "--seeds", "0,x"), "--seeds takes", "0,x")
-    assert refused(command("sweep", "--resume", tmp_path), "not a sweep's folder")
-    assert refused(command("sweep", "--resume", tmp_path, "--seeds", "1"), "needs no other option")

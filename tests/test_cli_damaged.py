@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 
 from bayesprune import save
@@ -35,15 +36,6 @@ def folder(tmp_path):
 
 def write_config(folder, **changes):
     (folder / "config.json").write_text(json.dumps({**asdict(RunConfig()), **changes}))
-
-
-def refused(result, *parts):
-    assert result.code == 2
-    lines = [line for line in result.err.splitlines() if not line.startswith("run folder:")]
-    assert len(lines) == 1, result.err
-    assert lines[0].startswith("error: ")
-    assert lines[0].isprintable()
-    assert all(part in lines[0] for part in parts), lines[0]
 
 
 @pytest.mark.parametrize("action", [("run", "--resume"), ("bench",), ("export",)], ids="-".join)

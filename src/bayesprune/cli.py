@@ -1,12 +1,13 @@
 """The command line: parses, calls, prints."""
 
 import sys
-from dataclasses import asdict, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -15,20 +16,19 @@ from rich.table import Table
 from bayesprune.benchmark import benchmark
 from bayesprune.data import describe_datasets, load_dataset
 from bayesprune.data.folders import named_folder
-from bayesprune.data.mnist import find_mnist
 from bayesprune.errors import BayespruneError, InputError, RunFolderError, one_line
 from bayesprune.example_inputs import first_line
-from bayesprune.experiments import RunConfig, check_config, read_config, run_main_job, with_tradeoff
+from bayesprune.experiments import RunConfig, check_config, complete, read_config, run_main_job, with_tradeoff
 from bayesprune.experiments.compacted import CERTIFICATE, NETWORK
 from bayesprune.experiments.deployment import export_deployment, open_deployment
 from bayesprune.experiments.grid import expand, read_grid
 from bayesprune.experiments.sweep import ROWS, read_sweep, run_sweep
+from bayesprune.experiments.watching import SweepBars
 from bayesprune.models import build_network
 from bayesprune.models.description import DescribedModel
-from bayesprune.models.zoo import known_network
 from bayesprune.report import draw_kept_units, draw_tradeoffs, latency_lines, stage_table, sweep_tables
 from bayesprune.storage import append_row, exists, is_folder, read_rows
-from bayesprune.training.watching import ProgressBars, SweepBars
+from bayesprune.training.watching import ProgressBars
 from bayesprune.version import __version__
 
 app = typer.Typer(
@@ -123,16 +123,11 @@ def run(
             raise InputError(f"--resume goes on in {resume}, --out {folder} asks for another folder; give one of them")
         config, folder = _check_same(with_tradeoff(read_config(resume)), given, resume), resume
     else:
-        config = _complete(given)
+        config = complete(given)
         folder = folder or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.network}-{config.method}"
     check_config(config)
-    try:
-        with ProgressBars(err) as watcher:
-            summary = run_main_job(config, folder, watcher)
-    except KeyboardInterrupt as stop:
-        advice = f"stopped; finished epochs are kept: go on with bayesprune run --resume {folder}"
-        err.print(advice, highlight=False, soft_wrap=True, markup=False)
-        raise typer.Exit(130) from stop
+    with _stoppable("finished epochs are kept", f"bayesprune run --resume {folder}"), ProgressBars(err) as watcher:
+        summary = run_main_job(config, folder, watcher)
     try:
         _report(folder, config, summary)
     except InputError:
@@ -145,24 +140,21 @@ def run(
     out.print(written, highlight=False, soft_wrap=True, markup=False)
 
 
+@contextmanager
+def _stoppable(kept: str, command: str) -> Iterator[None]:
+    """Let Ctrl-C end a job in peace, and say how to go on with it."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        err.print(f"stopped; {kept}: go on with {command}", highlight=False, soft_wrap=True, markup=False)
+        raise typer.Exit(130) from stop
+
+
 def _absolute(data_dir: Path) -> str:
     """The data folder as it is found from anywhere: a run may be taken up from another place."""
     folder = named_folder(data_dir)
     assert folder is not None
     return str(folder.absolute())
-
-
-def _complete(given: dict[str, Any]) -> RunConfig:
-    """The configuration that the given options and the defaults make."""
-    settings = dict(given)
-    network = settings.setdefault("network", RunConfig.network)
-    settings.setdefault("dataset", known_network(network).datasets[0])
-    from_environment = named_folder(None)
-    if from_environment is not None and (settings["dataset"] != "mnist" or find_mnist(from_environment)):
-        settings.setdefault("data_dir", str(from_environment.absolute()))
-    settings.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")
-    settings.setdefault("recipe", "paper" if str(settings["device"]).startswith("cuda") else "fast")
-    return replace(RunConfig(), **settings)
 
 
 def _check_same(config: RunConfig, given: dict[str, Any], folder: Path) -> RunConfig:
@@ -212,8 +204,8 @@ def bench(
     measured = benchmark(
         deployment.networks,
         deployment.inputs,
-        batch_sizes=_whole_numbers(batch_sizes, "--batch-sizes"),
-        runtimes=[name.strip() for name in runtimes.split(",")],
+        batch_sizes=_parts(batch_sizes, "--batch-sizes", int),
+        runtimes=_parts(runtimes, "--runtimes", str),
         seconds=seconds,
         threads=threads,
         progress=err.is_terminal,
@@ -285,15 +277,10 @@ def sweep(
             raise InputError("--resume goes on with a sweep as it is and needs no other option")
         planned, folder = read_sweep(resume), resume
     else:
-        planned = expand({**({} if file is None else read_grid(file)), **given}, "cuda" if torch.cuda.is_available() else "cpu")
+        planned = expand({**({} if file is None else read_grid(file)), **given})
         folder = folder or Path("sweeps") / f"{datetime.now():%Y%m%d-%H%M%S}"
-    try:
-        with SweepBars(err, len(planned.members)) as watcher:
-            rows = run_sweep(planned, folder, watcher)
-    except KeyboardInterrupt as stop:
-        advice = f"stopped; what is finished is kept: go on with bayesprune sweep --resume {folder}"
-        err.print(advice, highlight=False, soft_wrap=True, markup=False)
-        raise typer.Exit(130) from stop
+    with _stoppable("what is finished is kept", f"bayesprune sweep --resume {folder}"), SweepBars(err, len(planned.members)) as watcher:
+        rows = run_sweep(planned, folder, watcher)
     draw_tradeoffs(rows, folder / TRADEOFFS)
     for table in sweep_tables(rows):
         out.print(table)
@@ -301,17 +288,12 @@ def sweep(
 
 
 def _parts(text: str, option: str, kind: type[Any]) -> list[Any]:
+    """What stands between the commas of an option."""
     try:
         return [kind(part.strip()) for part in text.split(",")]
     except ValueError as error:
-        raise InputError(f"{option} takes values of type {kind.__name__} separated by commas, not '{text}'") from error
-
-
-def _whole_numbers(text: str, option: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise InputError(f"{option} takes whole numbers separated by commas, such as 1,64, not '{text}'") from error
+        numbers = "whole numbers separated by commas, such as 1,64" if kind is int else "numbers separated by commas, such as 0.5,2"
+        raise InputError(f"{option} takes {numbers}, not '{text}'") from error
 
 
 @app.command(

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bayesprune.errors import InputError, StorageError, did_you_mean
-from bayesprune.experiments.main_job import RunConfig, check_config, with_tradeoff
+from bayesprune.experiments.main_job import RunConfig, check_config, complete, with_tradeoff
 from bayesprune.experiments.sweep import Sweep
-from bayesprune.models.zoo import known_network
 
 _LISTS = {"networks": str, "methods": str, "factors": (int, float), "seeds": int}
 _COMMON = {"dataset": str, "recipe": str, "epochs": int, "device": str, "data_dir": str, "before_norm": bool}
@@ -33,7 +32,7 @@ def read_grid(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not a TOML file: {error}") from error
 
 
-def expand(settings: Mapping[str, Any], device: str = "cpu") -> Sweep:
+def expand(settings: Mapping[str, Any]) -> Sweep:
     """The sweep that the settings describe.
 
     Args:
@@ -41,7 +40,6 @@ def expand(settings: Mapping[str, Any], device: str = "cpu") -> Sweep:
             multiplied, and the values of the table ``tradeoffs``, in a method's own terms, which take their place for that method.
             ``dataset``, ``recipe``, ``epochs``, ``device``, ``data_dir`` and ``before_norm`` hold for all models, as in ``RunConfig``;
             ``side_by_side`` is how many are trained at a time.
-        device: where the settings name none.
 
     Raises:
         InputError: a setting is unknown or of the wrong type.
@@ -52,8 +50,6 @@ def expand(settings: Mapping[str, Any], device: str = "cpu") -> Sweep:
             raise InputError(f"a sweep has no setting '{name}'; there are {', '.join(known)}.{did_you_mean(name, known)}")
     lists = {name: _list(name, settings.get(name, default)) for name, default in _DEFAULTS.items()}
     common = {name: _one(name, settings[name], kind) for name, kind in _COMMON.items() if name in settings}
-    common.setdefault("device", device)
-    common.setdefault("recipe", "paper" if common["device"].startswith("cuda") else "fast")
     tradeoffs = _one("tradeoffs", settings.get("tradeoffs", {}), dict)
     for method, values in tradeoffs.items():
         if method not in lists["methods"]:
@@ -61,8 +57,7 @@ def expand(settings: Mapping[str, Any], device: str = "cpu") -> Sweep:
         _list("factors", values)
     members = []
     for network, method in itertools.product(lists["networks"], lists["methods"]):
-        own = {"network": network, "method": method, "dataset": known_network(network).datasets[0]}
-        base = replace(RunConfig(), **(own | common))
+        base = complete({**common, "network": network, "method": method})
         check_config(base)
         for tradeoff in _tradeoffs(base, lists["factors"], tradeoffs.get(method)):
             members += [replace(base, tradeoff=tradeoff, seed=seed) for seed in lists["seeds"]]

@@ -2,6 +2,7 @@
 
 import platform
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -13,6 +14,8 @@ from torch import nn
 from bayesprune.artifact import read_description
 from bayesprune.data import Dataset, TensorBatches, load_dataset
 from bayesprune.data.catalog import known_dataset
+from bayesprune.data.folders import named_folder
+from bayesprune.data.mnist import find_mnist
 from bayesprune.errors import InputError, RunFolderError, StorageError
 from bayesprune.experiments.compacted import NETWORK, compact_stage
 from bayesprune.experiments.settings import gate_weights, usual_tradeoff
@@ -89,6 +92,19 @@ def _is_a(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) or (type(value) is int and abs(value) <= sys.float_info.max and isinstance(float(value), kind))
 
 
+def complete(given: Mapping[str, Any]) -> RunConfig:
+    """The configuration that the given settings and the defaults make."""
+    settings = dict(given)
+    network = settings.setdefault("network", RunConfig.network)
+    settings.setdefault("dataset", known_network(network).datasets[0])
+    from_environment = named_folder(None)
+    if from_environment is not None and (settings["dataset"] != "mnist" or find_mnist(from_environment)):
+        settings.setdefault("data_dir", str(from_environment.absolute()))
+    settings.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")
+    settings.setdefault("recipe", "paper" if str(settings["device"]).startswith("cuda") else "fast")
+    return replace(RunConfig(), **settings)
+
+
 def check_config(config: RunConfig) -> Recipe:
     """Refuse what is wrong with names and numbers before anything is read or written, and give back the recipe."""
     recipe = find_recipe(config.recipe)
@@ -112,15 +128,13 @@ def run_main_job(config: RunConfig, folder: Path, watcher: Watcher) -> dict[str,
         _say_folder(folder, watcher)
         return finished
     device = usable_device(config.device)
-    data = load_dataset(config.dataset, None if config.data_dir is None else as_path(config.data_dir))
-    network = build_seeded(config, data.num_classes)
-    _check_shape(config.network, network, data)
+    data = data_of(config)
+    network = build_seeded(config, data)
     plan = plan_of(config, recipe, len(data.train))
     stages = {name: asdict(stage) for name, stage in recipe.stages.items()}
     with run_store(folder, *({**asdict(each), STAGE_RECIPES: stages} for each in _spellings(config))) as store:
         _say_folder(folder, watcher)
-        training = TensorBatches(data.train, data.mean, data.std, recipe.batch_size, device, augment=data.augment)
-        test = TensorBatches(data.test, data.mean, data.std, recipe.batch_size, device)
+        training, test = batches_of(data, recipe, device)
         (outcome,) = run_stages([network.to(device)], [plan], training, test, F.cross_entropy, store, watcher)
         last = compact_stage(outcome.model, build_network(config.network, data.num_classes).to(device), test, F.cross_entropy, folder)
         rows = _rounded([*outcome.results, last])
@@ -129,11 +143,28 @@ def run_main_job(config: RunConfig, folder: Path, watcher: Watcher) -> dict[str,
     return summary
 
 
-def build_seeded(config: RunConfig, num_classes: int) -> nn.Module:
-    """The network with the weights that a run of this seed begins with."""
+def data_of(config: RunConfig) -> Dataset:
+    """The data set of a run."""
+    return load_dataset(config.dataset, None if config.data_dir is None else as_path(config.data_dir))
+
+
+def batches_of(data: Dataset, recipe: Recipe, device: torch.device) -> tuple[TensorBatches, TensorBatches]:
+    """Batches to train on, and to evaluate on."""
+    training = TensorBatches(data.train, data.mean, data.std, recipe.batch_size, device, augment=data.augment)
+    return training, TensorBatches(data.test, data.mean, data.std, recipe.batch_size, device)
+
+
+def build_seeded(config: RunConfig, data: Dataset) -> nn.Module:
+    """The network for the data, with the weights that a run of this seed begins with.
+
+    Raises:
+        InputError: it cannot take the data's images.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(config.seed, "weights"))
-        return build_network(config.network, num_classes)
+        network = build_network(config.network, data.num_classes)
+    _check_shape(config.network, network, data)
+    return network
 
 
 def plan_of(config: RunConfig, recipe: Recipe, n_data: int) -> Plan:

@@ -5,34 +5,34 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from bayesprune.data import Dataset, TensorBatches, load_dataset
+from bayesprune.data import Dataset
 from bayesprune.errors import InputError, RunFolderError
-from bayesprune.experiments.main_job import RunConfig, build_seeded, check_config, plan_of, surroundings, with_tradeoff
-from bayesprune.storage import as_path, exists, read_json, read_rows, write_json, write_rows
+from bayesprune.experiments.main_job import (
+    RunConfig,
+    batches_of,
+    build_seeded,
+    check_config,
+    data_of,
+    plan_of,
+    surroundings,
+    with_tradeoff,
+)
+from bayesprune.experiments.watching import SweepWatcher
+from bayesprune.storage import exists, read_json, read_rows, write_json, write_rows
 from bayesprune.training.devices import usable_device
 from bayesprune.training.lock import sole_use
-from bayesprune.training.stages import run_stages
-from bayesprune.training.store import CONFIGURATION, RunStore, claim_folder
+from bayesprune.training.stages import DIVERGED, run_stages
+from bayesprune.training.store import CONFIGURATION, RunStore, check_folder, claim_folder
 from bayesprune.training.watching import Watcher
 
 ROWS, SHARDS = "rows.jsonl", "shards.json"
 SIDE_BY_SIDE = {"cpu": 15, "cuda": 128}
 """How many models are trained side by side at most, by the type of the device."""
-
-
-class SweepWatcher(Watcher, Protocol):
-    """Told of what happens in a sweep."""
-
-    def shard_started(self, number: int, shards: int, title: str, models: int, done: int) -> None:
-        """A shard of so many models begins, or is taken up, when ``done`` of the sweep's have their rows."""
-
-    def shard_finished(self) -> None:
-        """The rows of a shard are written."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,10 @@ def run_sweep(sweep: Sweep, folder: Path, watcher: SweepWatcher) -> list[dict[st
     """
     for member in sweep.members:
         check_config(member)
+    configuration = {"members": [asdict(member) for member in sweep.members], "side_by_side": sweep.side_by_side}
+    check_folder(folder, configuration)
     with sole_use(folder):
-        claim_folder(folder, {"members": [asdict(member) for member in sweep.members], "side_by_side": sweep.side_by_side})
+        claim_folder(folder, configuration)
         data: dict[tuple[str, str | None], Dataset] = {}
         while True:
             shards = _shards(sweep, folder)
@@ -121,16 +123,15 @@ def _run_shard(members: Sequence[RunConfig], folder: Path, data: Dataset, watche
     if exists(folder) and read_json(folder / CONFIGURATION) != json.loads(json.dumps(configuration)):
         shutil.rmtree(folder)  # Of a shard whose rows were written just before the sweep was stopped, or that was too large.
     store = RunStore(folder, configuration)
-    models = [build_seeded(member, data.num_classes).to(device) for member in members]
+    models = [build_seeded(member, data).to(device) for member in members]
     plans = [plan_of(member, recipe, len(data.train)) for member in members]
-    training = TensorBatches(data.train, data.mean, data.std, recipe.batch_size, device, augment=data.augment)
-    test = TensorBatches(data.test, data.mean, data.std, recipe.batch_size, device)
+    training, test = batches_of(data, recipe, device)
     runs = run_stages(models, plans, training, test, F.cross_entropy, store, watcher)
     rows = []
     for member, run in zip(members, runs, strict=True):
         last = run.results[-1]
         outcome = {name: last.get(name) for name in ("error", "kept", "speedup", "memory")}
-        status = {"status": "diverged", "reason": last["reason"]} if run.diverged else {"status": "finished"}
+        status = {"status": DIVERGED, "reason": last["reason"]} if run.diverged else {"status": "finished"}
         rows.append({**asdict(with_tradeoff(member)), **status, **outcome, "stages": run.results, **surroundings(device)})
     return rows
 
@@ -138,7 +139,7 @@ def _run_shard(members: Sequence[RunConfig], folder: Path, data: Dataset, watche
 def _data_of(member: RunConfig, known: dict[tuple[str, str | None], Dataset]) -> Dataset:
     key = (member.dataset, member.data_dir)
     if key not in known:
-        known[key] = load_dataset(member.dataset, None if member.data_dir is None else as_path(member.data_dir))
+        known[key] = data_of(member)
     return known[key]
 
 

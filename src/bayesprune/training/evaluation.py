@@ -41,13 +41,14 @@ def evaluate(model: nn.Module, source: BatchSource, loss: LossFunction) -> Evalu
 @torch.no_grad()
 def evaluate_members(members: Members, source: BatchSource, loss: LossFunction) -> list[Evaluation]:
     """Evaluate every member; see ``evaluate``."""
+    measured = members.vectorised(partial(_measured, loss), shared=2)
     totals: Tensor | None = None
     samples = 0
     classifying = True
     # A DataLoader draws from torch's global generator, whatever its order: that of the user stays as it is.
     with evaluating(members.first), torch.random.fork_rng(devices=[]):
         for inputs, targets in source.in_order():
-            means, outcomes = members.apply(partial(_measured, loss), shared=(inputs, targets))
+            means, outcomes = measured(inputs, targets)
             classifying = classifying and outcomes.shape[1] > 0
             wrong = outcomes[:, :1] if classifying else torch.zeros_like(means[:, :1])
             batch = torch.cat([means, wrong], dim=1).double() * len(inputs)

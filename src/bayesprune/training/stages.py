@@ -154,6 +154,7 @@ def _train(trainer: StageTrainer, record: StageRecord, test: BatchSource | None,
         record.seconds += time.perf_counter() - started
         seconds = round(record.seconds, 3)
         if last:
+            trainer.members.write_back()
             record.results = [_result(trainer, member, {**each, "seconds": seconds}, record) for member, each in enumerate(measured)]
         if look:
             row = {
@@ -167,7 +168,6 @@ def _train(trainer: StageTrainer, record: StageRecord, test: BatchSource | None,
                 record.rows.append(row)
                 store.append(row)
         if last or alone or time.perf_counter() - stored > store.seconds_between:
-            trainer.members.write_back()
             store.save(trainer.state(), record)
             stored = time.perf_counter()
         if look:

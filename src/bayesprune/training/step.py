@@ -48,7 +48,7 @@ class Step:
         self.keys = NoiseKeys(members.first, seeds, device)
         if not members.alone:
             members.buffers |= self.keys.buffers
-        self.key_table = self.keys.for_steps(0, steps)
+        self.key_table = torch.zeros((steps, *self.keys.current.shape), dtype=torch.int32, device=device)
         self.rate_table, self.warmup_table = torch.ones(steps, device=device), torch.ones(steps, device=device)
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
         self.total = torch.zeros(len(members), dtype=torch.float64, device=device)
