@@ -26,7 +26,7 @@ from bayesprune.experiments.sweep import ROWS, read_sweep, run_sweep
 from bayesprune.experiments.watching import SweepBars
 from bayesprune.models import build_network
 from bayesprune.models.description import DescribedModel
-from bayesprune.report import draw_kept_units, draw_tradeoffs, latency_lines, stage_table, sweep_tables
+from bayesprune.report import draw_kept_units, draw_tradeoffs, latency_lines, removal_lines, stage_table, sweep_tables
 from bayesprune.storage import append_row, exists, is_folder, read_rows
 from bayesprune.training.watching import ProgressBars
 from bayesprune.version import __version__
@@ -56,6 +56,8 @@ err = Console(stderr=True)
 
 FIGURE = "kept-units.png"
 TRADEOFFS = "tradeoffs.png"
+SHRINK_HELP = "Take pruned units out while training goes on, which makes it faster; by default with the recipe fast."
+PRECISION_HELP = "float32 (the default) or bfloat16, to compute layers in on a GPU."
 
 
 def _show_version(wanted: bool) -> None:
@@ -100,6 +102,8 @@ def run(
     device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data set is; see 'bayesprune data'.")] = None,
     before_norm: Annotated[bool | None, typer.Option("--before-norm/--after-activation", help="Where convolutions are gated.")] = None,
+    shrink: Annotated[bool | None, typer.Option("--shrink/--no-shrink", help=SHRINK_HELP)] = None,
+    precision: Annotated[str | None, typer.Option(help=PRECISION_HELP)] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="The run's folder; by default a new one under runs/.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder; needs no other option.")] = None,
 ) -> None:
@@ -116,6 +120,8 @@ def run(
         "device": device,
         "data_dir": None if data_dir is None else _absolute(data_dir),
         "before_norm": before_norm,
+        "shrink": shrink,
+        "precision": precision,
     }
     given = {name: value for name, value in given.items() if value is not None}
     if resume is not None:
@@ -171,7 +177,7 @@ def _report(folder: Path, config: RunConfig, summary: dict[str, Any]) -> None:
     """Draw the figure and print the tables of a finished run."""
     _draw(folder, config)
     out.print(stage_table(summary))
-    for line in latency_lines(summary):
+    for line in (*removal_lines(summary), *latency_lines(summary)):
         out.print(line, highlight=False, soft_wrap=True)
 
 
@@ -255,6 +261,8 @@ def sweep(
     epochs: Annotated[int | None, typer.Option(help="Epochs of every stage, instead of the recipe's.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data set is; see 'bayesprune data'.")] = None,
+    shrink: Annotated[bool | None, typer.Option("--shrink/--no-shrink", help=SHRINK_HELP)] = None,
+    precision: Annotated[str | None, typer.Option(help=PRECISION_HELP)] = None,
     side_by_side: Annotated[int | None, typer.Option(help="How many models are trained at a time, at most.")] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="The sweep's folder; by default a new one under sweeps/.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the sweep in this folder; needs no other option.")] = None,
@@ -269,6 +277,8 @@ def sweep(
         "epochs": epochs,
         "device": device,
         "data_dir": None if data_dir is None else _absolute(data_dir),
+        "shrink": shrink,
+        "precision": precision,
         "side_by_side": side_by_side,
     }
     given = {name: value for name, value in given.items() if value is not None}

@@ -12,6 +12,7 @@ the second word of the key added between its rounds; keys are made by SplitMix64
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -32,15 +33,33 @@ def _xorshift(x: Tensor, bits: int) -> Tensor:
     return x.bitwise_xor_((x >> bits).bitwise_and_((1 << (32 - bits)) - 1))
 
 
-def keyed_uniform(key: Tensor, shape: Shape, dtype: torch.dtype = torch.float32) -> Tensor:
+@dataclass(frozen=True)
+class Columns:
+    """Some columns of a table of random numbers.
+
+    Attributes:
+        chosen: their numbers, int32.
+        width: how many columns the table has.
+    """
+
+    chosen: Tensor
+    width: int
+
+
+def keyed_uniform(key: Tensor, shape: Shape, dtype: torch.dtype = torch.float32, columns: Columns | None = None) -> Tensor:
     """Uniform numbers in the open interval (0, 1): multiples of 2^-23, offset by 2^-24.
 
     Args:
         key: two int32 words.
         shape: what to draw; element i of the flattened result depends on the key and on i alone.
         dtype: of the result.
+        columns: draw these columns of a wider table: what the whole table would have there.
     """
-    index = torch.arange(math.prod(shape), dtype=torch.int32, device=key.device)
+    if columns is None:
+        index = torch.arange(math.prod(shape), dtype=torch.int32, device=key.device)
+    else:
+        rows = torch.arange(math.prod(shape[:-1]), dtype=torch.int32, device=key.device)
+        index = (rows[:, None] * columns.width + columns.chosen).flatten()
     x = index + key[0]
     x = _xorshift(x, 17).mul_(_int32(0xED5AD4BB))
     x = _xorshift(x, 11).add_(key[1]).mul_(_int32(0xAC4C1B51))
@@ -78,15 +97,19 @@ class NoisyModule(nn.Module):
     """A module whose forward draws random numbers.
 
     ``noise_draws`` is how many independent draws one forward makes. ``noise_key`` holds a key for each of them, or nothing; it is a buffer,
-    so that a stack of models has a stack of keys, but no part of the ``state_dict``.
+    so that a stack of models has a stack of keys, but no part of the ``state_dict``. ``noise_columns`` is such a buffer too: where units
+    were removed, the columns of the keyed draws that are left, so that the others draw what they drew before.
     """
 
     noise_draws: int = 0
     noise_key: Tensor | None
+    noise_columns: Tensor | None
 
     def __init__(self) -> None:
         super().__init__()
+        self.noise_width = 0
         self.register_buffer("noise_key", None, persistent=False)
+        self.register_buffer("noise_columns", None, persistent=False)
 
     def uniform(self, draw: int, shape: Shape, like: Tensor) -> Tensor:
         """Uniform numbers in (0, 1) for the given draw of this forward, on the device and with the dtype of ``like``, but at least float32.
@@ -96,7 +119,8 @@ class NoisyModule(nn.Module):
         dtype = torch.promote_types(like.dtype, torch.float32)
         if self.noise_key is None:
             return torch.rand(list(shape), dtype=dtype, device=like.device).clamp(min=2.0**-25)
-        return keyed_uniform(self.noise_key[draw], shape, dtype)
+        columns = None if self.noise_columns is None else Columns(self.noise_columns, self.noise_width)
+        return keyed_uniform(self.noise_key[draw], shape, dtype, columns)
 
     def normal(self, draw: int, shape: Shape, like: Tensor) -> Tensor:
         """Standard normal numbers for the given draw of this forward."""

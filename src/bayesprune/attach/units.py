@@ -6,10 +6,21 @@ import torch
 from torch import Tensor, fx
 
 from bayesprune.attach.sources import Sources
+from bayesprune.gates import Gate
 from bayesprune.removal.analysis import shape_of
 from bayesprune.removal.rules import rule_for
 from bayesprune.removal.rules.movement import Movement, moved
 from bayesprune.removal.status import compressed, is_along_only, on_dimension
+
+
+def spread(gate: Gate, per_unit: Tensor, rank: int) -> Tensor:
+    """A vector over units as a status of the gate's input."""
+    units = gate.units
+    if units.groups is not None:
+        per_unit = per_unit[units.groups.cpu()]
+        if units.groups.ndim > 1:
+            return per_unit.unsqueeze(0)
+    return on_dimension(per_unit, units.channel_dim % rank, rank)
 
 
 def is_flattened(source: fx.Node, read: fx.Node) -> bool:

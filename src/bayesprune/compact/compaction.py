@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from bayesprune.attach.places import stated_example
+from bayesprune.attach.units import spread
 from bayesprune.compact.certificate import TOLERANCE, Certificate, GateOutcome, compare, tensor_arguments
 from bayesprune.compact.dependent import write_out
-from bayesprune.compact.units import factors_of, spread
+from bayesprune.compact.units import factors_of
 from bayesprune.cost import Cost, cost
 from bayesprune.errors import BayespruneWarning, InputError
 from bayesprune.example_inputs import ExampleInputs, tensors_in

@@ -12,7 +12,16 @@ from bayesprune.experiments.main_job import RunConfig, check_config, complete, w
 from bayesprune.experiments.sweep import Sweep
 
 _LISTS = {"networks": str, "methods": str, "factors": (int, float), "seeds": int}
-_COMMON = {"dataset": str, "recipe": str, "epochs": int, "device": str, "data_dir": str, "before_norm": bool}
+_COMMON = {
+    "dataset": str,
+    "recipe": str,
+    "epochs": int,
+    "device": str,
+    "data_dir": str,
+    "before_norm": bool,
+    "shrink": bool,
+    "precision": str,
+}
 _OTHERS = {"tradeoffs": dict, "side_by_side": int}
 _DEFAULTS: dict[str, list[Any]] = {"networks": ["lenet-500-300"], "methods": ["bb"], "factors": [1.0], "seeds": [0, 1, 2, 3, 4]}
 
@@ -38,7 +47,8 @@ def expand(settings: Mapping[str, Any]) -> Sweep:
     Args:
         settings: ``networks``, ``methods`` and ``seeds`` are lists; so are ``factors``, by which every method's usual trade-off is
             multiplied, and the values of the table ``tradeoffs``, in a method's own terms, which take their place for that method.
-            ``dataset``, ``recipe``, ``epochs``, ``device``, ``data_dir`` and ``before_norm`` hold for all models, as in ``RunConfig``;
+            ``dataset``, ``recipe``, ``epochs``, ``device``, ``data_dir``, ``before_norm``, ``shrink`` and ``precision`` hold for all
+            models, as in ``RunConfig``;
             ``side_by_side`` is how many are trained at a time.
 
     Raises:

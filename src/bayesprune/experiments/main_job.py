@@ -2,7 +2,7 @@
 
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -53,6 +53,8 @@ class RunConfig:
         device: to train on.
         data_dir: where the data set is.
         before_norm: gates of convolutions before their norms, as in the paper.
+        shrink: take units out of the network while it is trained; None for what the recipe says.
+        precision: to compute layers in: ``float32`` or, about twice as fast on a GPU, ``bfloat16``.
     """
 
     network: str = "lenet-500-300"
@@ -66,6 +68,12 @@ class RunConfig:
     device: str = "cpu"
     data_dir: str | None = None
     before_norm: bool = False
+    shrink: bool | None = None
+    precision: str = "float32"
+
+
+_BEFORE: dict[str, Any] = {"shrink": False, "precision": "float32"}
+"""What earlier versions did, which did not write it down."""
 
 
 def read_config(folder: Path) -> RunConfig:
@@ -77,6 +85,7 @@ def read_config(folder: Path) -> RunConfig:
     if not isinstance(stored, dict):
         raise StorageError(f"{path} is damaged: it holds no settings; put a good copy in its place or start a new run")
     stored.pop(STAGE_RECIPES, None)
+    stored = _BEFORE | stored
     known = get_type_hints(RunConfig)
     wrong = [name for name in sorted(known.keys() | stored.keys()) if name not in known or name not in stored]
     wrong += [name for name, kind in known.items() if name in stored and not _is_a(stored[name], kind)]
@@ -102,6 +111,7 @@ def complete(given: Mapping[str, Any]) -> RunConfig:
         settings.setdefault("data_dir", str(from_environment.absolute()))
     settings.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")
     settings.setdefault("recipe", "paper" if str(settings["device"]).startswith("cuda") else "fast")
+    settings.setdefault("shrink", find_recipe(settings["recipe"]).shrink)
     return replace(RunConfig(), **settings)
 
 
@@ -110,6 +120,8 @@ def check_config(config: RunConfig) -> Recipe:
     recipe = find_recipe(config.recipe)
     if config.epochs is not None:
         recipe = recipe.with_epochs(config.epochs)
+    if config.shrink is not None:
+        recipe = replace(recipe, shrink=config.shrink)
     _check_names(config)
     plan_of(config, recipe, n_data=1)
     return recipe
@@ -132,7 +144,7 @@ def run_main_job(config: RunConfig, folder: Path, watcher: Watcher) -> dict[str,
     network = build_seeded(config, data)
     plan = plan_of(config, recipe, len(data.train))
     stages = {name: asdict(stage) for name, stage in recipe.stages.items()}
-    with run_store(folder, *({**asdict(each), STAGE_RECIPES: stages} for each in _spellings(config))) as store:
+    with run_store(folder, *({**each, STAGE_RECIPES: stages} for each in _written(config))) as store:
         _say_folder(folder, watcher)
         training, test = batches_of(data, recipe, device)
         (outcome,) = run_stages([network.to(device)], [plan], training, test, F.cross_entropy, store, watcher)
@@ -184,6 +196,7 @@ def plan_of(config: RunConfig, recipe: Recipe, n_data: int) -> Plan:
         gate_weights=gate_weights(config.network, config.method),
         seed=config.seed,
         before_norm=config.before_norm,
+        precision=config.precision,
     )
 
 
@@ -201,6 +214,15 @@ def _usual(config: RunConfig) -> float:
 def _spellings(config: RunConfig) -> tuple[RunConfig, ...]:
     """The configuration, and how earlier versions wrote it: without the usual trade-off."""
     return (config, replace(config, tradeoff=None)) if config.tradeoff == _usual(config) else (config,)
+
+
+def _written(config: RunConfig) -> Iterator[dict[str, Any]]:
+    """The configuration as it is written down, and how earlier versions did it: also without what they knew nothing of."""
+    for each in _spellings(config):
+        yield asdict(each)
+    if _BEFORE.items() <= asdict(config).items():
+        for each in _spellings(config):
+            yield {name: value for name, value in asdict(each).items() if name not in _BEFORE}
 
 
 def _finished_summary(folder: Path, config: RunConfig, watcher: Watcher) -> dict[str, Any] | None:

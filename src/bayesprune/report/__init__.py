@@ -2,6 +2,6 @@
 
 from bayesprune.report.figures import draw_kept_units
 from bayesprune.report.sweeps import draw_tradeoffs, sweep_tables
-from bayesprune.report.tables import latency_lines, stage_table
+from bayesprune.report.tables import latency_lines, removal_lines, stage_table
 
-__all__ = ["draw_kept_units", "draw_tradeoffs", "latency_lines", "stage_table", "sweep_tables"]
+__all__ = ["draw_kept_units", "draw_tradeoffs", "latency_lines", "removal_lines", "stage_table", "sweep_tables"]

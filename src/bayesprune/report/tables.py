@@ -5,6 +5,9 @@ from typing import Any
 
 from rich.table import Table
 
+_SHOWN = 6
+"""How many removals of a stage are printed; summary.json has all."""
+
 
 def stage_table(summary: dict[str, Any]) -> Table:
     """A row for each stage of a run: error, kept units, xFLOPs, memory and seconds."""
@@ -21,6 +24,21 @@ def stage_table(summary: dict[str, Any]) -> Table:
             f"{row['seconds']:.0f}",
         )
     return table
+
+
+def removal_lines(summary: dict[str, Any]) -> list[str]:
+    """What was taken out of the network while it was trained, and when: a line for each stage."""
+    lines = []
+    for row in summary["stages"]:
+        steps = [f"{join_units(removal['left'])} {_when(removal['epoch'])}" for removal in row.get("removals", [])]
+        if steps:
+            shown = steps if len(steps) <= _SHOWN else [*steps[: _SHOWN - 1], f"… {steps[-1]}"]
+            lines.append(f"units left in training, {row['stage']}: {', '.join(shown)}")
+    return lines
+
+
+def _when(epoch: int) -> str:
+    return f"after epoch {epoch}" if epoch else "from the start"
 
 
 def latency_lines(summary: dict[str, Any]) -> list[str]:

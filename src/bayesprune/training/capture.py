@@ -1,5 +1,7 @@
 """An epoch as one program on the GPU: a step is compiled, captured once and replayed, with data and schedules on the device."""
 
+import time
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
@@ -27,13 +29,23 @@ class CapturedEpoch:
         self.offsets = torch.arange(source.batch_size, device=source.device)
         self.full_steps = source.n_data // source.batch_size
         self.plainly = step.objective
+        started = time.perf_counter()
         step.objective = torch.compile(step.objective, dynamic=False, fullgraph=True)
         self.graph = self._captured()
+        self.seconds_to_set_up = time.perf_counter() - started
 
-    def run(self, plan: EpochPlan) -> None:
-        """Queue all steps of an epoch. They are done when the device is waited for."""
+    def run(self, plan: EpochPlan, pause_at: int, pause: Callable[[], None]) -> None:
+        """Queue all steps of an epoch. They are done when the device is waited for.
+
+        Args:
+            plan: of the epoch.
+            pause_at: a step.
+            pause: called before that step.
+        """
         self.plan.copy_(plan)
-        for _ in range(self.full_steps):
+        for step in range(self.full_steps):
+            if step == pause_at:
+                pause()
             self.graph.replay()
         rest = torch.arange(self.full_steps * self.source.batch_size, self.source.n_data, device=self.source.device)
         if len(rest):

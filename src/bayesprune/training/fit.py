@@ -39,6 +39,7 @@ class FitResult:
         stages: a dictionary for each stage: ``stage`` (``dense``, ``pruned`` or ``dependent``), ``epochs``, ``seconds``, ``kept`` (units
             for each gate, averages over samples where they depend on the input), ``error`` (percent misclassified), and what the model
             costs with the pruned units gone: ``speedup`` and ``memory`` (percent) in the paper's convention, ``macs`` and ``parameters``.
+            ``removals``, where units were taken out during training, says after which ``epoch`` how many of each gate were ``left``.
 
             ``error`` is None without ``validation``, and where the task is not classification. The four of the cost are None but for the
             paper's networks, which state their layers; ``compact`` and ``cost`` tell it for others, whose ``dense`` stage keeps ``[]``.
@@ -66,6 +67,7 @@ def fit(
     n_data: int | None = None,
     example_inputs: Tensor | None = None,
     before_norm: bool = False,
+    shrink: bool | None = None,
     device: torch.device | str | None = None,
     seed: int = 0,
     checkpoints: Path | str | None = None,
@@ -88,6 +90,8 @@ def fit(
         n_data: the size of the training set, where the loader does not know it.
         example_inputs: what the model's computation is followed with; by default the first inputs of the loader.
         before_norm: gate convolutions before their norms.
+        shrink: take units that are pruned, and stay so, out of the model while it is trained, so that steps get cheaper; by default what
+            the recipe says. The model that comes back has its old shapes: ``compact`` takes its pruned units out for good.
         device: to train on; by default where the model is.
         seed: of everything random.
         checkpoints: a folder to keep every epoch in; a call with the same folder goes on where the last one stopped, or gives its result
@@ -102,6 +106,8 @@ def fit(
     _check_names(method, hyperparameters)
     if epochs is not None:
         chosen = chosen.with_epochs(epochs)
+    if shrink is not None:
+        chosen = dataclasses.replace(chosen, shrink=shrink)
     target = usable_device(device) if device is not None else next(model.parameters()).device
     training = LoaderBatches(loader, target, n_data)
     test = LoaderBatches(validation, target) if validation is not None else None

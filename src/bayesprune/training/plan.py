@@ -5,10 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from bayesprune.errors import InputError
 from bayesprune.gates import method_class
 from bayesprune.objective import KLScale
 from bayesprune.training.recipes import Recipe, StageName
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+"""What layers can be computed in, by name; weights and gates are float32 anyway."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,7 @@ class Plan:
         hyperparameters: of the gates in the pruning stage.
         before_norm: where the gates of convolutions go; see ``sparsify``.
         pretrain: whether to train the model before gates are put in.
+        precision: the type to compute layers in, by name.
     """
 
     method: str
@@ -32,6 +38,11 @@ class Plan:
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     before_norm: bool = False
     pretrain: bool = True
+    precision: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise InputError(f"precision is {' or '.join(PRECISIONS)}, not '{self.precision}'")
 
     @property
     def stages(self) -> tuple[StageName, ...]:
@@ -63,6 +74,7 @@ def make_plan(
     seed: int = 0,
     before_norm: bool = False,
     pretrain: bool = True,
+    precision: str = "float32",
 ) -> Plan:
     """A plan, with the trade-off translated into a factor on the divergence and hyper-parameters of the gates.
 
@@ -77,6 +89,7 @@ def make_plan(
         seed: of everything random.
         before_norm: see ``sparsify``.
         pretrain: see ``Plan``.
+        precision: see ``Plan``.
     """
     chosen = default_tradeoff(method, recipe) if tradeoff is None else tradeoff
     if not (math.isfinite(chosen) and chosen > 0):
@@ -89,4 +102,4 @@ def make_plan(
         if gate_weights is not None:
             scale = tuple(scale * weight for weight in gate_weights)
     settings = {**meaning.hyperparameters, **(hyperparameters or {})}
-    return Plan(method, recipe, seed, scale, settings, before_norm, pretrain)
+    return Plan(method, recipe, seed, scale, settings, before_norm, pretrain, precision)

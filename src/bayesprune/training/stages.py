@@ -1,5 +1,6 @@
 """Pretrain, prune, make dependent: the stages of a run, on any model and data, for one model or many side by side."""
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from bayesprune.errors import DivergedError, InputError
 from bayesprune.noise import derive_seed
 from bayesprune.training.evaluation import Evaluation, LossFunction, evaluate_members, kept_units, measure_size
 from bayesprune.training.members import Members
-from bayesprune.training.plan import Plan, static_method
+from bayesprune.training.plan import PRECISIONS, Plan, static_method
 from bayesprune.training.recipes import StageName
 from bayesprune.training.sources import BatchSource, first_inputs
 from bayesprune.training.store import RunStore, StageRecord
@@ -99,8 +100,9 @@ def put_gates_in(model: nn.Module, plan: Plan, example_inputs: Tensor) -> nn.Mod
 def _check_plans(plans: Sequence[Plan]) -> None:
     first = plans[0]
     for plan in plans:
-        if (plan.stages, plan.recipe, plan.method, plan.before_norm) != (first.stages, first.recipe, first.method, first.before_norm):
-            raise InputError("models that are trained side by side have the same method, stages and recipe")
+        same = dataclasses.replace(plan, seed=first.seed, kl_scale=first.kl_scale, hyperparameters=first.hyperparameters)
+        if same != first:
+            raise InputError("models that are trained side by side have the same method, stages, recipe and precision")
 
 
 def _prepare(model: nn.Module, stage: StageName, plan: Plan, training: BatchSource) -> nn.Module:
@@ -128,10 +130,14 @@ def _take_up(
         return found[1], None
     kl_scales = [plan.kl_scale for plan in plans] if stage == "pruned" else None
     seeds = [derive_seed(plan.seed, stage) for plan in plans]
-    trainer = StageTrainer(models, training, plans[0].recipe.stages[stage], loss, kl_scales=kl_scales, seeds=seeds)
+    recipe, precision = plans[0].recipe, PRECISIONS[plans[0].precision]
+    trainer = StageTrainer(
+        models, training, recipe.stages[stage], loss, kl_scales=kl_scales, seeds=seeds, precision=precision, shrink=recipe.shrink
+    )
     if found is None:
         return StageRecord(stage, rows=list(rows)), trainer
     trainer.load_state(found[0], found[1].epoch, found[1].diverged)
+    trainer.removals = found[1].removals
     return found[1], trainer
 
 
@@ -151,10 +157,11 @@ def _train(trainer: StageTrainer, record: StageRecord, test: BatchSource | None,
         look = alone or last or trainer.epoch % max(1, trainer.recipe.epochs // _LOOKS) == 0
         measured = _measured(trainer, test) if look else []
         record.epoch, record.diverged = trainer.epoch, {str(member): reason for member, reason in trainer.diverged.items()}
+        record.removals = trainer.removals
         record.seconds += time.perf_counter() - started
         seconds = round(record.seconds, 3)
         if last:
-            trainer.members.write_back()
+            trainer.write_back()
             record.results = [_result(trainer, member, {**each, "seconds": seconds}, record) for member, each in enumerate(measured)]
         if look:
             row = {
@@ -182,7 +189,7 @@ def _measured(trainer: StageTrainer, test: BatchSource | None) -> list[dict[str,
         evaluations = evaluate_members(trainer.members, test, trainer.loss)
     measured = []
     for each, evaluation in zip(kept, evaluations, strict=True):
-        size = measure_size(trainer.first, each, evaluation.used)
+        size = measure_size(trainer.models[0], each, evaluation.used)
         parts = {"error": evaluation.error, "kept": size.kept, "speedup": size.speedup, "memory": size.memory}
         measured.append({**parts, "macs": size.macs, "parameters": size.parameters})
     return measured
@@ -199,7 +206,8 @@ def _result(trainer: StageTrainer, member: int, measured: dict[str, Any], record
     if member in trainer.diverged:
         return {"stage": record.stage, "status": DIVERGED, "reason": trainer.diverged[member], "error": None, "epochs": record.epoch}
     names = ("error", "kept", "speedup", "memory", "seconds", "macs", "parameters")
-    return {"stage": record.stage, **{name: measured[name] for name in names}, "epochs": record.epoch}
+    removals = {"removals": record.removals} if record.removals else {}
+    return {"stage": record.stage, **{name: measured[name] for name in names}, "epochs": record.epoch, **removals}
 
 
 def _in_short(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -39,6 +39,7 @@ class StageRecord:
         rows: the metrics of every epoch of the run up to here, earlier stages included; none for models that are trained side by side.
         results: once it is finished, each model's row in the summary.
         diverged: the models that were set aside, by number, and why.
+        removals: when units were taken out of the models, and how many of each gate were left.
     """
 
     stage: StageName
@@ -47,12 +48,14 @@ class StageRecord:
     rows: list[dict[str, Any]] = field(default_factory=list)
     results: list[dict[str, Any]] | None = None
     diverged: dict[str, str] = field(default_factory=dict)
+    removals: list[dict[str, Any]] = field(default_factory=list)
 
 
 CONFIGURATION = "config.json"
 _NAMED = 6
 MODEL = "model/"
 OPTIMIZER = "optimizer/"
+KEPT = "kept/"
 """Tensors in a checkpoint are named after what they belong to."""
 
 

@@ -1,6 +1,7 @@
 """One stage of training of one model, or of many side by side: epochs over a source of batches, resumable after any of them."""
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,14 +20,23 @@ from bayesprune.training.devices import tensor_cores
 from bayesprune.training.divergence import find_nonfinite
 from bayesprune.training.evaluation import LossFunction
 from bayesprune.training.members import Members
+from bayesprune.training.moments import Moments, read_moments, write_moments
+from bayesprune.training.narrow import Narrow
 from bayesprune.training.recipes import StageRecipe
-from bayesprune.training.sources import BatchSource
+from bayesprune.training.shrinking import Candidate, Shrinking
+from bayesprune.training.sources import BatchSource, first_inputs
 from bayesprune.training.step import Step
-from bayesprune.training.store import MODEL, OPTIMIZER
+from bayesprune.training.store import KEPT, MODEL, OPTIMIZER
 
 _CHECK_EVERY = 50
 _FLUSH_EVERY = 25
 _TINY = 1e-20
+_LOOK_AT = 0.75
+"""The share of an epoch after which units that are to be removed at its end must be out of use already."""
+_ALIGNMENT = 8
+"""Of the widths on a GPU, whose tensor cores want it."""
+_WORTH_A_PROGRAM = 0.3
+"""The share of the weights that must go to make it worth a new program on a GPU."""
 
 
 class StageTrainer:
@@ -46,6 +56,7 @@ class StageTrainer:
         rate_factors: on the learning rates, for each of the models.
         precision: the type to compute layers in.
         captured: run as one program on a GPU; by default wherever that is possible.
+        shrink: take units that are pruned and stay so out of the models while they are trained.
     """
 
     def __init__(
@@ -60,30 +71,43 @@ class StageTrainer:
         rate_factors: Sequence[float] | None = None,
         precision: torch.dtype = torch.float32,
         captured: bool | None = None,
+        shrink: bool = False,
     ) -> None:
-        self.members = Members(models)
-        self.first = self.members.first
+        self.models = list(models)
         self.source, self.recipe, self.loss = source, recipe, loss
         self.seeds = list(range(len(models))) if seeds is None else list(seeds)
         self.epoch = 0
         self.diverged: dict[int, str] = {}
         """Members whose loss or weights are not finite any more, and where that began."""
-        self.device = next(self.first.parameters()).device
-        groups = param_groups(self.first, recipe.lr, weight_decay=recipe.weight_decay)
-        for group in groups:
-            group["lr"] *= recipe.gate_speed if group["name"] == "gates" else 1.0
-        weights = _divergence_weights(models, kl_scales, source.n_data)
-        self.step = Step(self.members, loss, weights, groups, self.seeds, len(source), rate_factors, precision)
-        self.frozen_norms = [
-            module
-            for module in self.first.modules()
-            if isinstance(module, BATCH_NORMS) and any(gate.freezes_batch_norm for gate in gates(self.first).values())
-        ]
+        self.device = next(models[0].parameters()).device
+        self.kl_scales, self.rate_factors, self.precision = kl_scales, rate_factors, precision
+        self._train_together(models)
         possible = self.device.type == "cuda" and isinstance(source, TensorBatches) and source.n_data >= source.batch_size
         self.captures = possible if captured is None else captured and possible
-        self._program: CapturedEpoch | None = None
         self._next_plan: EpochPlan | None = None
+        self.shrinking = None
+        if shrink and gates(models[0]):
+            self.shrinking = Shrinking(models, first_inputs(source), _ALIGNMENT if self.device.type == "cuda" else 1)
+        self.removals: list[dict[str, Any]] = []
+        """How many units of each gate the models had left, whenever some were taken out, and after which epoch."""
+        self._alive: dict[str, Tensor] = {}
+        self._began = self._seconds = 0.0
+
+    def _train_together(self, models: Sequence[nn.Module]) -> None:
+        """Make the step of these models."""
+        if self.precision != torch.float32 and self.device.type == "cuda" and len(models) == 1:
+            models[0].to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.members = Members(models)
+        self.first = self.members.first
+        groups = param_groups(self.first, self.recipe.lr, weight_decay=self.recipe.weight_decay)
+        for group in groups:
+            group["lr"] *= self.recipe.gate_speed if group["name"] == "gates" else 1.0
+        weights = _divergence_weights(models, self.kl_scales, self.source.n_data)
+        self.step = Step(self.members, self.loss, weights, groups, self.seeds, len(self.source), self.rate_factors, self.precision)
         self.step.keys.release()
+        self._program: CapturedEpoch | None = None
+        freezing = any(gate.freezes_batch_norm for gate in gates(self.first).values())
+        self.frozen_norms = [module for module in self.first.modules() if freezing and isinstance(module, BATCH_NORMS)]
 
     @property
     def finished(self) -> bool:
@@ -100,6 +124,8 @@ class StageTrainer:
         Raises:
             DivergedError: the loss of the only model became NaN or infinite; says where that began.
         """
+        if self.epoch == 0 and self._decided:
+            self._shrink()
         self.first.train()
         for norm in self.frozen_norms:
             norm.eval()
@@ -114,12 +140,18 @@ class StageTrainer:
         with self._own_noise(), tensor_cores(self.device):
             inputs = self._run_captured(on_step) if self.captures else self._run_plainly(on_step)
             self._check_members(inputs)
+        self._seconds = time.perf_counter() - self._began
         self.epoch += 1
-        return [float(total) / steps for total in self.step.total]
+        losses = [float(total) / steps for total in self.step.total]
+        if not self.finished:
+            self._shrink()
+        return losses
 
     def _run_plainly(self, on_step: Callable[[float], None]) -> Tensor:
         steps = len(self.source)
         for step, (inputs, targets) in enumerate(self.source.epoch(self.seeds, self.epoch)):
+            if step == int(_LOOK_AT * steps):
+                self._look()
             losses = self.step.losses(inputs, targets)
             # Before the update, which would carry a NaN into every parameter. Looking at the loss makes a GPU wait; on the processor it
             # costs nothing.
@@ -137,33 +169,109 @@ class StageTrainer:
         plan = self._next_plan or self.source.plan(self.seeds, self.epoch)
         if self._program is None:
             self._program = CapturedEpoch(self.step, self.source, plan)
-        self._program.run(plan)
+        self._began = time.perf_counter()
+        self._program.run(plan, int(_LOOK_AT * len(self.source)), self._look)
         self._next_plan = self.source.plan(self.seeds, self.epoch + 1)  # While the device is at work.
         for _ in range(len(self.source)):
             on_step(0.0)
         inputs, _ = self.source.planned(self._program.plan, self._program.offsets)
         return inputs
 
+    def write_back(self) -> list[nn.Module]:
+        """The models, whole, with what they have learned so far."""
+        models = self.members.write_back()
+        return models if self.shrinking is None or self._narrow is None else self.shrinking.write_back()
+
     def state(self) -> dict[str, Tensor]:
-        """All tensors of the stage: the models' states and the optimiser's, stacked where there are several."""
-        kept = self.first.state_dict()
-        own = self.members.parameters | self.members.buffers
-        tensors = {MODEL + name: own.get(name, tensor) for name, tensor in kept.items()}
-        for name, parameter in self.members.parameters.items():
-            for key, tensor in self.step.optimizer.state.get(parameter, {}).items():
-                tensors[f"{OPTIMIZER}{key}/{name}"] = tensor
+        """All tensors of the stage: the models' states and the optimiser's, stacked where there are several, and which units are left."""
+        tensors = {MODEL + name: tensor for name, tensor in self._whole_state().items()}
+        for name, kinds in self._moments().items():
+            tensors |= {f"{OPTIMIZER}{kind}/{name}": tensor for kind, tensor in kinds.items()}
+        if self.shrinking is not None and self._narrow is not None:
+            for name in self.shrinking.kept[0]:
+                tensors[KEPT + name] = torch.stack([kept[name] for kept in self.shrinking.kept])
         return tensors
 
     def load_state(self, tensors: Mapping[str, Tensor], epoch: int, diverged: Mapping[str, str] | None = None) -> None:
         """Take up a stage after ``epoch`` epochs, from what ``state`` gave, with these members set aside."""
         load_members(self.members, tensors)
-        for name, parameter in self.members.parameters.items():
-            keys = [key for key in tensors if key.startswith(OPTIMIZER) and key.split("/", 2)[2] == name]
-            if keys:
-                # Adam's step counter lives where the optimiser put it; the moments live with their parameter.
-                self.step.optimizer.state[parameter] = {key.split("/")[1]: tensors[key].to(self.device).clone() for key in keys}
+        kept = {name.removeprefix(KEPT): units for name, units in tensors.items() if name.startswith(KEPT)}
+        if kept and self.shrinking is not None:
+            self.members.write_back()
+            self.shrinking.take_up([{name: units[member] for name, units in kept.items()} for member in range(len(self.models))])
+            self._train_narrow()
+        moments: Moments = {}
+        for key, tensor in tensors.items():
+            if key.startswith(OPTIMIZER):
+                _, kind, name = key.split("/", 2)
+                moments.setdefault(name, {})[kind] = tensor.to(self.device)
+        write_moments(self.step.optimizer, self.members, self._narrow, moments)
         self.epoch, self._next_plan = epoch, None
         self.diverged = {int(member): reason for member, reason in (diverged or {}).items()}
+
+    @property
+    def _decided(self) -> bool:
+        """Whether the stage begins with units that no input uses, and cannot change that."""
+        return all(gate.depends_on_input for gate in gates(self.first).values())
+
+    def _units_in_use(self) -> dict[str, Tensor]:
+        """Which units each member's gates keep, of shape (members, units)."""
+        return dict(
+            zip(gates(self.first), self.members.apply(lambda model: tuple(gate.keep() for gate in gates(model).values())), strict=True)
+        )
+
+    def _look(self) -> None:
+        """Take note of the units in use: only those that are out of use now and at the end of the epoch are removed."""
+        if self.shrinking is not None:
+            self._alive = self._units_in_use()
+
+    @torch.no_grad()
+    def _shrink(self) -> None:
+        """Take out what is pruned and stays so, if it pays."""
+        if self.shrinking is None:
+            return
+        alive = {name: used | self._alive.get(name, used) for name, used in self._units_in_use().items()}
+        self._alive = {}
+        if all(bool(used.all()) for used in alive.values()):
+            return
+        self.write_back()
+        candidate = self.shrinking.candidate(alive)
+        if candidate is None or not self._pays(candidate):
+            return
+        moments = self._moments()
+        self.shrinking.adopt(candidate)
+        self._train_narrow()
+        write_moments(self.step.optimizer, self.members, self._narrow, moments)
+        self.removals.append({"epoch": self.epoch, "left": self.shrinking.widths})
+
+    def _pays(self, candidate: Candidate) -> bool:
+        """Whether steps become cheaper by more than it costs to make a new program; on a processor there is none to make."""
+        if self._program is None:
+            return True
+        now = sum(parameter.numel() for parameter in self.first.parameters())
+        saved = 1.0 - candidate.size / now
+        to_come = (self.recipe.epochs - self.epoch) * self._seconds
+        return saved > _WORTH_A_PROGRAM and saved * to_come > self._program.seconds_to_set_up
+
+    def _train_narrow(self) -> None:
+        assert self._narrow is not None
+        self._train_together([narrow.model for narrow in self._narrow])
+
+    def _whole_state(self) -> dict[str, Tensor]:
+        """The models' tensors as they would be had nothing been removed."""
+        if self._narrow is None:
+            own = self.members.parameters | self.members.buffers
+            return {name: own.get(name, tensor) for name, tensor in self.first.state_dict().items()}
+        states = [model.state_dict() for model in self.write_back()]
+        return states[0] if self.members.alone else {name: torch.stack([state[name] for state in states]) for name in states[0]}
+
+    @property
+    def _narrow(self) -> list[Narrow] | None:
+        """The parts of the models that are trained, unless they are whole."""
+        return None if self.shrinking is None else self.shrinking.narrow
+
+    def _moments(self) -> Moments:
+        return read_moments(self.step.optimizer, self.members, self.models, self._narrow)
 
     @torch.no_grad()
     def _flush_tiny(self) -> None:

@@ -1,0 +1,238 @@
+"""Which channels of which layers go when units of a gate go."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
+
+from bayesprune.attach.units import spread
+from bayesprune.errors import InputError
+from bayesprune.example_inputs import ExampleInputs
+from bayesprune.gates import Gate, gates
+from bayesprune.graph import trace
+from bayesprune.graph.binding import spelled
+from bayesprune.graph.layer_types import BATCH_NORMS, CONVOLUTIONS, INSTANCE_NORMS, LINEARS, TRANSPOSED_CONVOLUTIONS
+from bayesprune.removal import Analysis, analyse
+from bayesprune.removal.analysis import shape_of
+from bayesprune.removal.status import along
+
+Side = Literal["inputs", "outputs", "units"]
+
+CHANNEL_LAYERS = (*BATCH_NORMS, *INSTANCE_NORMS)
+"""Layers that treat every channel by itself: their inputs and outputs are the same channels."""
+_CUTTABLE = (*LINEARS, *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS, *CHANNEL_LAYERS)
+_TRIALS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """One side of a layer that units of a gate own.
+
+    Attributes:
+        layer: its path, or that of a gate.
+        side: whether it is the layer's inputs or its outputs; for layers that treat channels one by one, their outputs stand for both, and
+            for gates their units.
+        owner: the unit of each channel.
+    """
+
+    layer: str
+    side: Side
+    owner: Tensor
+
+
+@dataclass
+class Cuts:
+    """What can go with the units of each gate.
+
+    Attributes:
+        by_gate: by the gate's name, in network order.
+        reasons: why the units of other gates cannot go.
+    """
+
+    by_gate: dict[str, list[Cut]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def gathers(self, gate: str) -> bool:
+        """Whether a gate stands on a layer's input that stays as wide as it is, so that the layer must pick what it still reads."""
+        return all(cut.side != "outputs" for cut in self.by_gate[gate])
+
+    def groups(self) -> list[list[str]]:
+        """Gates that lose the same units, because one layer's channels belong to all of them; those that pick come last, by themselves."""
+        groups: list[list[str]] = []
+        for name in self.by_gate:
+            if not self.gathers(name):
+                tied = [group for group in groups if any(self._tied(name, other) for other in group)]
+                groups = [group for group in groups if group not in tied] + [[*(gate for group in tied for gate in group), name]]
+        return groups + [[name] for name in self.by_gate if self.gathers(name)]
+
+    def leave_out(self, gate: str, reason: str) -> None:
+        """Keep all units of a gate."""
+        del self.by_gate[gate]
+        self.reasons[gate] = reason
+
+    def _tied(self, first: str, second: str) -> bool:
+        places = {(cut.layer, cut.side) for cut in self.by_gate[first]}
+        return any((cut.layer, cut.side) in places for cut in self.by_gate[second])
+
+
+def find_cuts(model: nn.Module, example_inputs: ExampleInputs) -> Cuts:
+    """What goes with the units of each gate of a model, found by the analysis that ``compact`` removes units with.
+
+    It asks what holds for any weights, so the answer stays right while the model is trained.
+    """
+    found = gates(model)
+    try:
+        module = trace(model, example_inputs)
+    except InputError as error:
+        return Cuts(reasons=dict.fromkeys(found, str(error)))
+    nodes = _passing_gates(module, found)
+    baseline = analyse(module, generic=True)
+    cuts = Cuts()
+    for name, gate in found.items():
+        try:
+            cuts.by_gate[name] = _cuts_of(model, name, gate, nodes, baseline)
+        except _CannotCutError as obstacle:
+            cuts.reasons[name] = str(obstacle)
+    _leave_out_misfits(cuts)
+    return cuts
+
+
+def _leave_out_misfits(cuts: Cuts) -> None:
+    """Gates that would lose the same units, but count them differently, keep theirs."""
+    for group in cuts.groups():
+        owners = {(cut.layer, cut.side): cut.owner for cut in cuts.by_gate[group[0]]}
+        for name in group[1:]:
+            if any(not torch.equal(cut.owner, owners.get((cut.layer, cut.side), cut.owner)) for cut in cuts.by_gate[name]):
+                cuts.leave_out(name, f"its units are not those of {group[0]}, which a layer shares with it")
+
+
+class _CannotCutError(Exception):
+    """Units of a gate cannot be taken out of the model as it is."""
+
+
+def _passing_gates(module: fx.GraphModule, found: Mapping[str, Gate]) -> dict[str, fx.Node]:
+    """Let every gate of a graph pass on what it is given; the nodes by the names of the gates."""
+    names = {id(gate): name for name, gate in found.items()}
+    nodes = {}
+    for node in module.graph.nodes:
+        gate = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if isinstance(gate, Gate):
+            nodes[names[id(gate)]] = node
+    for node in nodes.values():
+        module.set_submodule(str(node.target), nn.Identity())
+    return nodes
+
+
+def _cuts_of(model: nn.Module, name: str, gate: Gate, nodes: Mapping[str, fx.Node], baseline: Analysis) -> list[Cut]:
+    units = gate.units
+    if gate.num_units < 2 or (units.groups is not None and units.groups.ndim > 1):
+        raise _CannotCutError("its units are not channels")
+    node = nodes[name]
+    names = {each: other for other, each in nodes.items()}
+    generator = torch.Generator().manual_seed(0)
+    candidates: dict[tuple[str, Side], list[Tensor]] | None = None
+    for _ in range(_TRIALS):
+        gone = torch.zeros(gate.num_units, dtype=torch.bool)
+        gone[torch.randperm(gate.num_units, generator=generator)[: gate.num_units // 2]] = True
+        zero = spread(gate, gone.double(), len(shape_of(node))) > 0
+        analysis = analyse(baseline.module, zeros={node: zero}, baseline=baseline)
+        _require_zeros_to_stay(baseline, analysis)
+        spared = dict(_spared(model, baseline, analysis, names))
+        if candidates is None:
+            candidates = {place: list(_owners(gate, len(mask))) for place, mask in spared.items()}
+        if candidates.keys() != spared.keys():
+            raise _CannotCutError("what it frees depends on which units go")
+        for place, owners in candidates.items():
+            candidates[place] = [owner for owner in owners if torch.equal(gone[owner], spared[place])]
+    assert candidates is not None
+    for (layer, side), owners in candidates.items():
+        if not owners:
+            raise _CannotCutError(f"it frees a part of the {side} of {layer} that is not made of whole units")
+    cuts = [Cut(layer, side, owners[0]) for (layer, side), owners in candidates.items()]
+    if all(cut.side != "outputs" for cut in cuts) and name.removesuffix(".input_gate") not in {cut.layer for cut in cuts}:
+        raise _CannotCutError("the layer before it computes its units for others as well")
+    return cuts
+
+
+def _require_zeros_to_stay(baseline: Analysis, analysis: Analysis) -> None:
+    """A zero that becomes another constant on its way, as in a batch normalisation, is a bias that is trained."""
+    for node, fact in analysis.known.items():
+        constant = fact.mask & (fact.value != 0)
+        if bool((constant & ~baseline.known[node].mask if node in baseline.known else constant).any()):
+            raise _CannotCutError(f"behind {spelled(node.target)} its units are constant, but not zero")
+
+
+def _owners(gate: Gate, channels: int) -> Iterator[Tensor]:
+    """The ways in which the channels of a layer could belong to the units of a gate: one by one, or as flattened feature maps."""
+    own = torch.arange(gate.num_units) if gate.units.groups is None else gate.units.groups.cpu()
+    if len(own) and channels % len(own) == 0:
+        yield own.repeat_interleave(channels // len(own))
+        if channels > len(own):
+            yield own.repeat(channels // len(own))
+
+
+def _spared(
+    model: nn.Module, baseline: Analysis, analysis: Analysis, names: Mapping[fx.Node, str]
+) -> Iterator[tuple[tuple[str, Side], Tensor]]:
+    """The sides of layers of which zeros spare something, and the channels that are spared; of gates too, whose nodes have these names."""
+    found = gates(model)
+    for node in analysis.module.graph.nodes:
+        if node in names:
+            needed = analysis.unknown(node, analysis.needed.get(node, torch.zeros([1] * len(shape_of(node)), dtype=torch.bool)))
+            left = _left(node, found[names[node]].units.channel_dim, needed)
+            if not bool(left.all()):
+                yield (names[node], "units"), ~left
+            continue
+        if node.op not in ("call_module", "get_attr"):
+            continue
+        name = str(node.target)
+        layer = analysis.layer(node) if node.op == "call_module" else None
+        outputs = _fewer(node, layer, baseline.needed.get(node), analysis.needed.get(node))
+        if outputs is not None and (layer is None or next(layer.parameters(recurse=False), None) is not None):
+            _require_cuttable(model, name, layer)
+            yield (name, "outputs"), outputs
+        for read, before in baseline.parts.get(node, {}).items():
+            if "shape" not in read.meta or not isinstance(layer, _CUTTABLE) or isinstance(layer, CHANNEL_LAYERS) or is_depthwise(layer):
+                continue
+            inputs = _fewer(read, layer, before, analysis.parts.get(node, {}).get(read))
+            if inputs is not None:
+                _require_cuttable(model, name, layer)
+                yield (name, "inputs"), inputs
+
+
+def _fewer(node: fx.Node, layer: nn.Module | None, before: Tensor | None, after: Tensor | None) -> Tensor | None:
+    """The channels of an activation that were needed and are not any more; None if there are none."""
+    if before is None or after is before or "shape" not in node.meta:
+        return None
+    if after is not None and not bool((before & ~after).any()):
+        return None
+    rank = len(shape_of(node))
+    return ~_left(node, rank - 1 if isinstance(layer, LINEARS) or rank < 2 else 1, torch.zeros_like(before) if after is None else after)
+
+
+def _left(node: fx.Node, dim: int, needed: Tensor) -> Tensor:
+    """Which channels are needed, by their number along a dimension."""
+    shape = shape_of(node)
+    return along(needed, dim, shape[dim])
+
+
+def _require_cuttable(model: nn.Module, name: str, layer: nn.Module | None) -> None:
+    """Refuse what cannot be made narrower in the model as it is."""
+    if layer is None:
+        raise _CannotCutError(f"it frees a part of {name}, which the model reads itself")
+    try:
+        own = model.get_submodule(name)
+    except AttributeError as error:
+        raise _CannotCutError("it frees a part of a layer that is written as a function call") from error
+    if type(own) is not type(layer) or not isinstance(own, _CUTTABLE) or parametrize.is_parametrized(own):
+        raise _CannotCutError(f"it frees a part of {name} ({type(own).__name__}), which cannot be made narrower while it is trained")
+    if getattr(own, "groups", 1) > 1 and not is_depthwise(own):
+        raise _CannotCutError(f"it frees a part of {name}, a convolution in groups")
+
+
+def is_depthwise(layer: nn.Module) -> bool:
+    """Whether a convolution treats every channel by itself."""
+    return isinstance(layer, CONVOLUTIONS) and layer.groups == layer.in_channels == layer.out_channels and layer.groups > 1

@@ -1,0 +1,149 @@
+"""Taking units out of models while they are trained, so that steps get cheaper as the networks thin."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bayesprune.attach.cuts import Cuts, find_cuts
+from bayesprune.gates import gates
+from bayesprune.prediction import evaluating
+from bayesprune.training.narrow import Kept, Narrow, narrowed
+
+_SAME = 1e-3
+"""A narrower model whose outputs differ by more, relative to the largest, is another function; rounding stays far below."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Narrower models, and the units that they have."""
+
+    narrow: list[Narrow]
+    kept: list[Kept]
+
+    @property
+    def size(self) -> int:
+        """How many numbers are trained in one of them."""
+        return sum(parameter.numel() for parameter in self.narrow[0].model.parameters())
+
+
+class Shrinking:
+    """Decides which units of models of one structure go, and makes the narrower models.
+
+    Models that are trained side by side become as narrow as the one that needs most units: the others keep some that they have pruned.
+
+    Args:
+        models: whole, with gates.
+        example_inputs: two inputs.
+        alignment: widths are multiples of it, as far as there are so many units.
+    """
+
+    def __init__(self, models: Sequence[nn.Module], example_inputs: Tensor, alignment: int = 1) -> None:
+        self.models = list(models)
+        self.example_inputs = example_inputs
+        self.alignment = alignment
+        self.narrow: list[Narrow] | None = None
+        self.kept: list[Kept] = [{name: torch.arange(gate.num_units) for name, gate in gates(model).items()} for model in self.models]
+        """The units that each model still has, as numbers of its whole gates."""
+        self._cuts: Cuts | None = None
+
+    @property
+    def cuts(self) -> Cuts:
+        """What goes with the units of the gates; found when it is first asked for."""
+        if self._cuts is None:
+            self._cuts = find_cuts(self.models[0], self.example_inputs)
+        return self._cuts
+
+    @property
+    def widths(self) -> list[int]:
+        """How many units each gate has now, in network order."""
+        model = self.models[0] if self.narrow is None else self.narrow[0].model
+        return [gate.num_units for gate in gates(model).values()]
+
+    def candidate(self, alive: Mapping[str, Tensor]) -> "Candidate | None":
+        """Narrower models that compute what the whole ones do; None if there is nothing to remove.
+
+        Units of gates for which that cannot be done stay from now on, and ``cuts.reasons`` says why.
+
+        Args:
+            alive: for each gate which of the units that it has are in use, of shape (models, units).
+        """
+        while self.cuts.by_gate:
+            kept = self._proposed(alive)
+            if all(len(units) == len(self.kept[0][name]) for name, units in kept[0].items()):
+                return None
+            made = self._made(kept)
+            if all(self._is_same(model, each) for model, each in zip(self.models, made, strict=True)):
+                return Candidate(made, kept)
+            culprits = [group for group in self.cuts.groups() if not self._works_alone(group, kept)] or self.cuts.groups()
+            for name in (name for group in culprits for name in group):
+                self.cuts.leave_out(name, "without its pruned units the model computes something else, or nothing")
+        return None
+
+    def adopt(self, candidate: "Candidate") -> None:
+        """Go on from these models."""
+        self.narrow, self.kept = candidate.narrow, candidate.kept
+
+    def take_up(self, kept: list[Kept]) -> None:
+        """Make the whole models as narrow as they were."""
+        self.adopt(Candidate(self._made(kept), kept))
+
+    def write_back(self) -> list[nn.Module]:
+        """The whole models, with what the narrower ones have learned."""
+        for narrow, model in zip(self.narrow or (), self.models, strict=False):
+            narrow.write_to(model)
+        return self.models
+
+    def _proposed(self, alive: Mapping[str, Tensor]) -> list[Kept]:
+        """What each model should keep of the units that it has."""
+        proposal: list[dict[str, Tensor]] = [dict(kept) for kept in self.kept]
+        for group in self.cuts.groups():
+            present = torch.stack([self._present(group[0], kept) for kept in proposal])
+            used = torch.stack([alive[name].cpu() for name in group]).all(dim=0) & present
+            width = self._width(int(used.sum(dim=1).max()), int(present.sum(dim=1).min()))
+            # Those in use come first, then others, in the order of their numbers; those that no layer computes any more come last.
+            order = torch.argsort(2 * (~present).int() + (~used).int(), dim=1, stable=True)
+            for member, kept in enumerate(proposal):
+                for name in group:
+                    kept[name] = self.kept[member][name][order[member, :width].sort().values]
+        return list(proposal)
+
+    def _made(self, kept: Sequence[Kept]) -> list[Narrow]:
+        return [narrowed(model, self.cuts, each) for model, each in zip(self.models, kept, strict=True)]
+
+    def _present(self, gate: str, kept: Kept) -> Tensor:
+        """Which of a gate's units arrive, if layers before it are cut as proposed."""
+        present = torch.ones(gates(self.models[0])[gate].num_units, dtype=torch.bool)
+        for other, owned in self.cuts.by_gate.items():
+            for cut in owned:
+                if self.cuts.gathers(gate) and other != gate and (cut.layer, cut.side) == (gate, "units"):
+                    left = torch.zeros(int(cut.owner.max()) + 1, dtype=torch.bool)
+                    left[kept[other]] = True
+                    present &= left[cut.owner]
+        return present[kept[gate]]
+
+    def _width(self, needed: int, there: int) -> int:
+        """How wide a layer becomes; never nothing at all."""
+        aligned = -(-max(needed, 1) // self.alignment) * self.alignment
+        return min(aligned, there)
+
+    def _works_alone(self, group: Sequence[str], proposal: Sequence[Kept]) -> bool:
+        """Whether the first model can lose the units of these gates."""
+        alone = Cuts({name: self.cuts.by_gate[name] for name in group})
+        return self._is_same(self.models[0], narrowed(self.models[0], alone, {name: proposal[0][name] for name in group}))
+
+    @torch.no_grad()
+    def _is_same(self, model: nn.Module, narrow: Narrow) -> bool:
+        """Whether a narrower model computes what the whole one does; one that has diverged is not asked."""
+        with evaluating(model), evaluating(narrow.model):
+            expected = model(self.example_inputs)
+            try:
+                found = narrow.model(self.example_inputs)
+            except Exception:  # noqa: BLE001  A user's code may raise anything where it meets a size that it does not expect.
+                return False
+        if not isinstance(expected, Tensor) or expected.shape != found.shape:
+            return False
+        if not bool(expected.isfinite().all()):
+            return True
+        return bool((found - expected).abs().max() <= _SAME * expected.abs().max().clamp(min=1e-6))
