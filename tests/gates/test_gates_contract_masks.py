@@ -155,3 +155,15 @@ def test_no_units_at_all(make_gated, shape, training):
 def test_an_empty_batch(make_gate):
     gate = make_gate().eval()
     assert gate(torch.zeros(0, 6)).shape == (0, 6)
+
+
+def test_pruned_by_hand(make_gate):
+    gate = make_gate()
+    before = gate.keep()
+    gate.prune(torch.tensor([1, 4]))
+    if gate.method == "cd":
+        assert torch.equal(gate.keep(), before)  # It prunes nothing.
+        return
+    assert not gate.keep()[[1, 4]].any()
+    assert torch.equal(gate.keep()[[0, 2, 3, 5]], before[[0, 2, 3, 5]])
+    assert torch.isfinite(gate.kl())

@@ -6,13 +6,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from fleets import NETWORKS, convolutional, dense, model, nothing, source
 
-import bayesprune as bp
-from bayesprune.data import Split, TensorBatches
 from bayesprune.errors import InputError
 from bayesprune.gates import METHODS, gates
-from bayesprune.models.dropout import KeyedDropout
 from bayesprune.training.evaluation import evaluate, evaluate_members, kept_units
 from bayesprune.training.members import Members
 from bayesprune.training.recipes import StageRecipe
@@ -22,46 +19,9 @@ SEEDS, SCALES = (3, 1, 8), (1.0, 0.2, 5.0)
 RECIPE = StageRecipe(epochs=3, lr=1e-2)
 
 
-def convolutional():
-    return nn.Sequential(
-        nn.Conv2d(1, 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 5, 2), nn.ReLU(),
-        nn.Flatten(), KeyedDropout(0.2), nn.Linear(20, 4),
-    )  # fmt: skip
-
-
-def dense():
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 4))
-
-
-NETWORKS = {"convolutional": convolutional, "dense": dense}
-
-
-def model(network, method, seed):
-    torch.manual_seed(seed)
-    plain = NETWORKS[network]()
-    if method is None:
-        return plain
-    settings = {"l0": {"price": 0.1 * (seed + 1)}, "gd": {"alpha": 0.01 * (seed + 1)}}.get(method, {})
-    gated = bp.sparsify(plain, "bb" if method == "dbb" else method, example_inputs=torch.randn(2, 1, 8, 8), **settings)
-    return bp.make_dependent(gated) if method == "dbb" else gated
-
-
-def source(count=50, augment=False):
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(0, 4, (count,), generator=generator)
-    images = torch.randint(0, 60, (count, 1, 8, 8), generator=generator, dtype=torch.uint8)
-    for index, label in enumerate(labels.tolist()):
-        images[index, :, 2 * label : 2 * label + 2] += 150
-    return TensorBatches(Split(images, labels), (0.3,), (0.25,), 20, augment=augment)
-
-
 def trainer(models, members=range(3), **options):
     chosen = {"seeds": [SEEDS[e] for e in members], "kl_scales": [SCALES[e] for e in members], **options}
     return StageTrainer(models, source(), RECIPE, F.cross_entropy, **chosen)
-
-
-def nothing(_loss):
-    """A watcher of steps."""
 
 
 def close(left, right, tolerance=1e-5):

@@ -86,7 +86,7 @@ def test_flattened_channels_belong_to_their_map():
 def test_gates_in_a_row_lose_the_same_units():
     torch.manual_seed(0)
     model = bp.sparsify(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), "bb")
-    first = list(gates(model))[0]
+    first = next(iter(gates(model)))
     cuts = find_cuts(model, torch.rand(2, 6))
     assert cuts.gathers(first)
     assert cuts.groups()[-1] == [first]

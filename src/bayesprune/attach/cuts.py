@@ -24,7 +24,7 @@ Side = Literal["inputs", "outputs", "units"]
 CHANNEL_LAYERS = (*BATCH_NORMS, *INSTANCE_NORMS)
 """Layers that treat every channel by itself: their inputs and outputs are the same channels."""
 _CUTTABLE = (*LINEARS, *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS, *CHANNEL_LAYERS)
-_TRIALS = 2
+_TRIALS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,17 +143,17 @@ def _cuts_of(model: nn.Module, name: str, gate: Gate, nodes: Mapping[str, fx.Nod
         spared = dict(_spared(model, baseline, analysis, names))
         if candidates is None:
             candidates = {place: list(_owners(gate, len(mask))) for place, mask in spared.items()}
-        if candidates.keys() != spared.keys():
-            raise _CannotCutError("what it frees depends on which units go")
-        for place, owners in candidates.items():
-            candidates[place] = [owner for owner in owners if torch.equal(gone[owner], spared[place])]
-    assert candidates is not None
-    for (layer, side), owners in candidates.items():
-        if not owners:
-            raise _CannotCutError(f"it frees a part of the {side} of {layer} that is not made of whole units")
-    cuts = [Cut(layer, side, owners[0]) for (layer, side), owners in candidates.items()]
+        # What is freed by some units together, such as a feature map all of whose positions are pruned, is no unit's own.
+        candidates = {
+            place: [owner for owner in owners if torch.equal(gone[owner], spared[place])]
+            for place, owners in candidates.items()
+            if place in spared
+        }
+    cuts = [Cut(layer, side, owners[0]) for (layer, side), owners in (candidates or {}).items() if owners]
+    for cut in cuts:
+        _require_cuttable(model, cut, baseline.module)
     if all(cut.side != "outputs" for cut in cuts) and name.removesuffix(".input_gate") not in {cut.layer for cut in cuts}:
-        raise _CannotCutError("the layer before it computes its units for others as well")
+        raise _CannotCutError("no layer computes its units for it alone")
     return cuts
 
 
@@ -192,14 +192,12 @@ def _spared(
         layer = analysis.layer(node) if node.op == "call_module" else None
         outputs = _fewer(node, layer, baseline.needed.get(node), analysis.needed.get(node))
         if outputs is not None and (layer is None or next(layer.parameters(recurse=False), None) is not None):
-            _require_cuttable(model, name, layer)
             yield (name, "outputs"), outputs
         for read, before in baseline.parts.get(node, {}).items():
             if "shape" not in read.meta or not isinstance(layer, _CUTTABLE) or isinstance(layer, CHANNEL_LAYERS) or is_depthwise(layer):
                 continue
             inputs = _fewer(read, layer, before, analysis.parts.get(node, {}).get(read))
             if inputs is not None:
-                _require_cuttable(model, name, layer)
                 yield (name, "inputs"), inputs
 
 
@@ -219,18 +217,18 @@ def _left(node: fx.Node, dim: int, needed: Tensor) -> Tensor:
     return along(needed, dim, shape[dim])
 
 
-def _require_cuttable(model: nn.Module, name: str, layer: nn.Module | None) -> None:
+def _require_cuttable(model: nn.Module, cut: Cut, traced: nn.Module) -> None:
     """Refuse what cannot be made narrower in the model as it is."""
-    if layer is None:
-        raise _CannotCutError(f"it frees a part of {name}, which the model reads itself")
+    if cut.side == "units":
+        return
     try:
-        own = model.get_submodule(name)
+        own, layer = model.get_submodule(cut.layer), traced.get_submodule(cut.layer)
     except AttributeError as error:
-        raise _CannotCutError("it frees a part of a layer that is written as a function call") from error
+        raise _CannotCutError(f"it frees a part of {cut.layer}, which is no layer of the model") from error
     if type(own) is not type(layer) or not isinstance(own, _CUTTABLE) or parametrize.is_parametrized(own):
-        raise _CannotCutError(f"it frees a part of {name} ({type(own).__name__}), which cannot be made narrower while it is trained")
+        raise _CannotCutError(f"it frees a part of {cut.layer} ({type(own).__name__}), which cannot be made narrower while it is trained")
     if getattr(own, "groups", 1) > 1 and not is_depthwise(own):
-        raise _CannotCutError(f"it frees a part of {name}, a convolution in groups")
+        raise _CannotCutError(f"it frees a part of {cut.layer}, a convolution in groups")
 
 
 def is_depthwise(layer: nn.Module) -> bool:

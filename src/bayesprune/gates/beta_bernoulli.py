@@ -4,7 +4,8 @@ References:
     Lee et al., "Adaptive Network Sparsification with Dependent Variational Beta-Bernoulli Dropout", 2019, section 4.1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -56,6 +57,7 @@ class BetaBernoulli(Gate):
     """
 
     method = "bb"
+    pruned_values: ClassVar[Mapping[str, float]] = {"raw_a": -20.0}
     tradeoff_meaning = "factor on the KL divergence (gamma)"
     noise_draws = 1
 

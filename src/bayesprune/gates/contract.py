@@ -106,6 +106,8 @@ class Gate(NoisyModule, ABC):
     """Whether a mask may be negative."""
     freezes_batch_norm: ClassVar[bool] = False
     """Whether the published method trains with the network's batch normalisation in evaluation mode."""
+    pruned_values: ClassVar[Mapping[str, float]] = {}
+    """Values of a unit's tensors with which the method prunes it; none for a method that prunes nothing."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -169,6 +171,16 @@ class Gate(NoisyModule, ABC):
         self.units.check(x)
         mask = self.sample_mask(x) if self.is_sampling else self.mean_mask(x)
         return x * self.units.spread(mask.to(x.dtype), x)
+
+    @torch.no_grad()
+    def prune(self, units: Tensor) -> None:
+        """Let these units be pruned from now on, as if training had done it.
+
+        Args:
+            units: their numbers, or a mask.
+        """
+        for name, value in self.pruned_values.items():
+            getattr(self, name)[units] = value
 
     def control(self, layer: nn.Module, side: Literal["inputs", "outputs"]) -> None:
         """Name the layer whose weights belong to this gate's units."""

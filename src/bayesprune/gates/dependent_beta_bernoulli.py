@@ -5,7 +5,8 @@ References:
 """
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -46,6 +47,7 @@ class DependentBetaBernoulli(Gate):
     """
 
     method = "dbb"
+    pruned_values: ClassVar[Mapping[str, float]] = {"raw_a": -20.0}
     depends_on_input = True
     tradeoff_meaning = "factor on the KL divergence (gamma) of the BB stage that it starts from"
     noise_draws = 1

@@ -5,6 +5,8 @@ References:
 """
 
 import math
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +39,7 @@ class GeneralizedDropout(Gate):
     """
 
     method = "gd"
+    pruned_values: ClassVar[Mapping[str, float]] = {"raw_keep": -20.0}
     tradeoff_meaning = "the prior's alpha"
     default_tradeoff = 1e-4
     noise_draws = 1

@@ -5,6 +5,8 @@ References:
 """
 
 import math
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +38,7 @@ class HardConcrete(Gate):
     """
 
     method = "l0"
+    pruned_values: ClassVar[Mapping[str, float]] = {"log_alpha": -20.0}
     tradeoff_meaning = "price of a weight in the loss (lambda); it already contains 1/N"
     default_tradeoff = 0.1 / 60_000
     noise_draws = 1

@@ -4,6 +4,9 @@ References:
     Dai et al., "Compressing Neural Networks using the Variational Information Bottleneck", 2018.
 """
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -29,6 +32,7 @@ class InformationBottleneck(Gate):
     """
 
     method = "vib"
+    pruned_values: ClassVar[Mapping[str, float]] = {"mu": 0.0, "log_variance": 0.0}
     signed = True
     tradeoff_meaning = "weight of the divergence in the loss, absolute: not divided by the number of data"
     default_tradeoff = 1e-5

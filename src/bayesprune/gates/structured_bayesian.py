@@ -4,6 +4,9 @@ References:
     Neklyudov et al., "Structured Bayesian Pruning via Log-Normal Multiplicative Noise", 2017.
 """
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -32,6 +35,7 @@ class StructuredBayesian(Gate):
     """
 
     method = "sbp"
+    pruned_values: ClassVar[Mapping[str, float]] = {"mu": _RAW_LOW, "log_sigma": _RAW_HIGH}
     tradeoff_meaning = "factor on the KL divergence (gamma)"
     noise_draws = 1
     freezes_batch_norm = True

@@ -16,6 +16,13 @@ Kept = Mapping[str, Tensor]
 """The units that are left of each gate, by its name, in rising order."""
 
 
+def unit_mask(units: Tensor, count: int) -> Tensor:
+    """Units by their numbers as a mask of all of them."""
+    mask = torch.zeros(count, dtype=torch.bool)
+    mask[units.cpu()] = True
+    return mask
+
+
 @dataclass
 class Narrow:
     """A narrower copy of a model.
@@ -62,7 +69,7 @@ def narrowed(model: nn.Module, cuts: Cuts, kept: Kept) -> Narrow:
         kept: of each gate in ``cuts``.
     """
     copied = copy.deepcopy(model)
-    left = {name: _as_mask(units, gates(model)[name].num_units) for name, units in kept.items()}
+    left = {name: unit_mask(units, gates(model)[name].num_units) for name, units in kept.items()}
     masks: dict[tuple[str, Side], Tensor] = {}
     for name, owned in cuts.by_gate.items():
         for cut in owned:
@@ -77,12 +84,6 @@ def narrowed(model: nn.Module, cuts: Cuts, kept: Kept) -> Narrow:
         if not bool(mask.all()):
             _make_narrower(narrow, path, side, mask)
     return narrow
-
-
-def _as_mask(units: Tensor, count: int) -> Tensor:
-    mask = torch.zeros(count, dtype=torch.bool)
-    mask[units.cpu()] = True
-    return mask
 
 
 def _make_narrower(narrow: Narrow, path: str, side: Side, mask: Tensor) -> None:
@@ -116,7 +117,7 @@ def _sizes_of_outputs(layer: nn.Module) -> tuple[str, ...]:
 def _cut_gate(narrow: Narrow, path: str, gate: Gate, mask: Tensor) -> None:
     """Cut a gate to the units whose channels are left."""
     groups, count = gate.units.groups, gate.num_units
-    left = mask if groups is None else _as_mask(groups.cpu()[mask], count)
+    left = mask if groups is None else unit_mask(groups.cpu()[mask], count)
     for name in gate.state_dict():
         if "." not in name and getattr(gate, name).shape[:1] == (count,):
             _cut(narrow, path, gate, name, 0, left)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from bayesprune.attach.cuts import Cuts, find_cuts
 from bayesprune.gates import gates
 from bayesprune.prediction import evaluating
-from bayesprune.training.narrow import Kept, Narrow, narrowed
+from bayesprune.training.narrow import Kept, Narrow, narrowed, unit_mask
 
 _SAME = 1e-3
 """A narrower model whose outputs differ by more, relative to the largest, is another function; rounding stays far below."""
@@ -82,7 +82,12 @@ class Shrinking:
         return None
 
     def adopt(self, candidate: "Candidate") -> None:
-        """Go on from these models."""
+        """Go on from these models. Units that went with those of other gates count as pruned."""
+        for model, narrow in zip(self.models, candidate.narrow, strict=True):
+            for name, gate in gates(model).items():
+                left = gates(narrow.model)[name].noise_columns
+                if left is not None:
+                    gate.prune(gate.keep() & ~unit_mask(left.long(), gate.num_units).to(left.device))
         self.narrow, self.kept = candidate.narrow, candidate.kept
 
     def take_up(self, kept: list[Kept]) -> None:
@@ -100,28 +105,27 @@ class Shrinking:
         proposal: list[dict[str, Tensor]] = [dict(kept) for kept in self.kept]
         for group in self.cuts.groups():
             present = torch.stack([self._present(group[0], kept) for kept in proposal])
-            used = torch.stack([alive[name].cpu() for name in group]).all(dim=0) & present
-            width = self._width(int(used.sum(dim=1).max()), int(present.sum(dim=1).min()))
+            there = torch.stack([unit_mask(kept[group[0]], present.shape[1]) for kept in self.kept])
+            used = there.clone()
+            used[there] = torch.stack([alive[name].cpu() for name in group]).all(dim=0).flatten()
+            width = self._width(int((used & present).sum(dim=1).max()), int(present.sum(dim=1).min()))
             # Those in use come first, then others, in the order of their numbers; those that no layer computes any more come last.
-            order = torch.argsort(2 * (~present).int() + (~used).int(), dim=1, stable=True)
+            order = torch.argsort(4 * (~present).int() + 2 * (~used).int() + (~there).int(), dim=1, stable=True)
             for member, kept in enumerate(proposal):
-                for name in group:
-                    kept[name] = self.kept[member][name][order[member, :width].sort().values]
+                kept |= dict.fromkeys(group, order[member, :width].sort().values)
         return list(proposal)
 
     def _made(self, kept: Sequence[Kept]) -> list[Narrow]:
         return [narrowed(model, self.cuts, each) for model, each in zip(self.models, kept, strict=True)]
 
     def _present(self, gate: str, kept: Kept) -> Tensor:
-        """Which of a gate's units arrive, if layers before it are cut as proposed."""
+        """Which units of a whole gate arrive, if layers before it are cut as proposed."""
         present = torch.ones(gates(self.models[0])[gate].num_units, dtype=torch.bool)
         for other, owned in self.cuts.by_gate.items():
             for cut in owned:
                 if self.cuts.gathers(gate) and other != gate and (cut.layer, cut.side) == (gate, "units"):
-                    left = torch.zeros(int(cut.owner.max()) + 1, dtype=torch.bool)
-                    left[kept[other]] = True
-                    present &= left[cut.owner]
-        return present[kept[gate]]
+                    present &= unit_mask(kept[other], int(cut.owner.max()) + 1)[cut.owner]
+        return present
 
     def _width(self, needed: int, there: int) -> int:
         """How wide a layer becomes; never nothing at all."""
