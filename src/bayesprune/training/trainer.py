@@ -19,9 +19,9 @@ from bayesprune.training.devices import tensor_cores
 from bayesprune.training.divergence import find_nonfinite
 from bayesprune.training.evaluation import LossFunction
 from bayesprune.training.members import Members
+from bayesprune.training.rank_step import step_for
 from bayesprune.training.recipes import StageRecipe
 from bayesprune.training.sources import BatchSource
-from bayesprune.training.step import Step
 from bayesprune.training.store import MODEL, OPTIMIZER
 
 _CHECK_EVERY = 50
@@ -73,7 +73,7 @@ class StageTrainer:
         for group in groups:
             group["lr"] *= recipe.gate_speed if group["name"] == "gates" else 1.0
         weights = _divergence_weights(models, kl_scales, source.n_data)
-        self.step = Step(self.members, loss, weights, groups, self.seeds, len(source), rate_factors, precision)
+        self.step = step_for(source, self.members, loss, weights, groups, self.seeds, len(source), rate_factors, precision)
         self.frozen_norms = [
             module
             for module in self.first.modules()
@@ -208,7 +208,7 @@ class StageTrainer:
     def _set_aside(self, member: int, where: str, inputs: Tensor) -> None:
         model = self.members.write_back()[member]
         model.train(self.first.training)
-        message = f"{where} {find_nonfinite(model, inputs[member])}"
+        message = f"{where} {find_nonfinite(model, self.step.whole(inputs)[member])}"
         if self.members.alone:
             raise DivergedError(message)
         self.diverged[member] = message
