@@ -36,10 +36,8 @@ class RankStep(Step):
             raise InputError("several processes train one model, not models side by side: start without torchrun")
         super().__init__(members, partial(_loss_of_all, batches, loss), *arguments)
         self.batches = batches
-        # Buffers need not be sent around: they change by statistics that agree.
-        self.objective = DistributedDataParallel(
-            _Objective(members.first, self.objective), broadcast_buffers=False, find_unused_parameters=True
-        )
+        self.objective = DistributedDataParallel(_Objective(members.first, self.objective), find_unused_parameters=True)
+        self.objective.broadcast_buffers = False  # They change by statistics that agree. The argument of that name is deprecated.
 
     def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The objective for the batch of all, from the part of this process."""
