@@ -1,6 +1,7 @@
 """What the tests of several processes do in each of them; a module of its own, which new processes can import."""
 
 import contextlib
+import gc
 import io
 import os
 import sys
@@ -168,6 +169,12 @@ def refusals(rank, folder):
     }
 
 
+def own_gradient(model, rank):
+    """Of a model that was trained by all processes, and belongs to each of them afterwards."""
+    model.eval()(images()[0] + rank).square().mean().backward()
+    return dict(model.named_parameters())["0.weight"].grad
+
+
 def work_on_gradients(rank, world, folder):
     with launched() as ranks:
         assert (ranks.rank, ranks.size) == (rank, world)
@@ -175,6 +182,7 @@ def work_on_gradients(rank, world, folder):
 
 
 def work_on_runs(rank, world, folder):
+    gc.disable()  # What is left behind must not depend on it.
     torch.manual_seed(rank)  # Nothing may depend on what a user's generators are at.
     config = RunConfig(method="bb", epochs=2, tradeoff=0.1, data_dir=str(folder / "digits"))
     with launched() as ranks:
@@ -187,6 +195,7 @@ def work_on_runs(rank, world, folder):
     again = fitted(checkpoints=folder / "fit")
     same = all(torch.equal(tensor, again.model.state_dict()[name]) for name, tensor in result.model.state_dict().items())
     return {
+        "gradient": own_gradient(result.model, rank),
         "fit": (result.model.state_dict(), result.history, [gate.keep().tolist() for gate in gates(result.model).values()]),
         "again": same and again.history == result.history if rank == 0 else same,
         "refusals": refusals(rank, folder),

@@ -71,17 +71,22 @@ class Ranks:
         if self.alone:
             return action()
         outcome: list[Any] = [BayespruneError("the first process stopped with an error")]
-        try:
-            if self.is_first:
+        if self.is_first:
+            try:
                 outcome = [(action(),)]
-        except BayespruneError as error:
-            outcome = [error]
-        finally:  # Whatever it was, the others must not wait for it.
-            dist.broadcast_object_list(outcome, src=0, group=self.control)
+            except BayespruneError as error:
+                outcome = [error]
+            except Exception:
+                self._broadcast(outcome)  # The others must not wait for what will not come.
+                raise
+        self._broadcast(outcome)
         if isinstance(outcome[0], BayespruneError):
             raise outcome[0]
         result: T = outcome[0][0]
         return result
+
+    def _broadcast(self, message: list[Any]) -> None:
+        dist.broadcast_object_list(message, src=0, group=self.control)
 
     def require_same(self, what: str, description: object) -> None:
         """Refuse to go on where the processes were given different things; they are compared by their pickles."""

@@ -36,9 +36,7 @@ class RankBatches:
 
     def epoch(self, seeds: Sequence[int], epoch: int) -> Iterator[Batch]:
         if len(seeds) != 1:
-            raise InputError(
-                "several processes train one model, not models side by side: start without torchrun, or give each process its models"
-            )
+            raise InputError("several processes train one model, not models side by side: start without torchrun")
         if isinstance(self.source, TensorBatches):
             plan = self.source.plan(seeds, epoch).to(self.source.device)
             for positions in torch.split(torch.arange(self.n_data, device=self.source.device), self.source.batch_size):
