@@ -187,8 +187,9 @@ def work_on_runs(rank, world, folder):
     config = RunConfig(method="bb", epochs=2, tradeoff=0.1, data_dir=str(folder / "digits"))
     with launched() as ranks:
         run_main_job(config, folder / "through", Silent(), ranks)
-        with contextlib.suppress(InterruptedError):
-            run_main_job(config, folder / "stopped", StopAfter(3), ranks)
+        for name, epochs in (("handed", 1), ("stopped", 3)):
+            with contextlib.suppress(InterruptedError):
+                run_main_job(config, folder / name, StopAfter(epochs), ranks)
         dist.barrier()
         run_main_job(config, folder / "stopped", Silent(), ranks)
     result = fitted(checkpoints=folder / "fit")
