@@ -1,5 +1,6 @@
 """Several processes train one model: they compute what one process computes."""
 
+import itertools
 import json
 import os
 import signal
@@ -53,11 +54,6 @@ def two(folder):
     return in_processes(2, "runs", folder)
 
 
-@pytest.fixture(scope="module")
-def alone():
-    return rank_work.all_gradients()
-
-
 def close(left, right, name):
     if right is None or left is None:
         assert left is right, name
@@ -65,18 +61,23 @@ def close(left, right, name):
         torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-13, msg=lambda text: f"{name}: {text}")
 
 
-@pytest.mark.parametrize("case", [*map(str, rank_work.CASES), "tensors", "weighted"])
-def test_gradients_and_statistics_are_those_of_one_process(three, alone, case):
-    """The divergence counted twice, another slice of the noise or statistics of a part would all show here."""
-    for rank, found in enumerate(three):
-        assert len(found["gradients"][case]) == len(alone[case]) == 4
-        for step, (mine, expected) in enumerate(zip(found["gradients"][case], alone[case], strict=True)):
-            assert mine[0] == pytest.approx(expected[0], rel=1e-12)
-            for own, one in zip(mine[1:], expected[1:], strict=True):
-                assert own.keys() == one.keys()
-                for name, tensor in own.items():
-                    close(tensor, one[name], f"rank {rank}, step {step}, {name}")
-                    assert tensor is None or torch.equal(tensor, three[0]["gradients"][case][step][1 if own is mine[1] else 2][name])
+def test_gradients_and_statistics_are_those_of_one_process(three):
+    """The divergence counted twice, another slice of the noise or statistics of a part would all show here.
+
+    All cases in one test, because each worker that gets a test of three processes starts them anew.
+    """
+    alone = rank_work.all_gradients()
+    assert alone.keys() == {*map(str, rank_work.CASES), "tensors", "weighted"}
+    for rank, case in itertools.product(range(3), alone):
+        found, first = three[rank]["gradients"][case], three[0]["gradients"][case]
+        assert len(found) == len(alone[case]) == 4
+        for step, (mine, expected) in enumerate(zip(found, alone[case], strict=True)):
+            assert mine[0] == pytest.approx(expected[0], rel=1e-12), (case, rank, step)
+            for part in (1, 2):
+                assert mine[part].keys() == expected[part].keys()
+                for name, tensor in mine[part].items():
+                    close(tensor, expected[part][name], f"{case}, rank {rank}, step {step}, {name}")
+                    assert tensor is None or torch.equal(tensor, first[step][part][name])
 
 
 def test_evaluation_is_that_of_one_process(three):
