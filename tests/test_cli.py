@@ -347,7 +347,7 @@ def test_default_folder(command, tmp_path, monkeypatch, digits_folder):
 def test_options_and_their_defaults(command, monkeypatch, tmp_path, options, gpu, expected):
     configurations = []
 
-    def stop(config, folder, watcher):
+    def stop(config, folder, watcher, ranks):
         configurations.append(asdict(config))
         raise InputError("not now")
 

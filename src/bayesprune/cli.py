@@ -28,6 +28,7 @@ from bayesprune.models import build_network
 from bayesprune.models.description import DescribedModel
 from bayesprune.report import draw_kept_units, draw_tradeoffs, latency_lines, removal_lines, stage_table, sweep_tables
 from bayesprune.storage import append_row, exists, is_folder, read_rows
+from bayesprune.training.distributed import Ranks, launched
 from bayesprune.training.watching import ProgressBars
 from bayesprune.version import __version__
 
@@ -124,26 +125,44 @@ def run(
         "precision": precision,
     }
     given = {name: value for name, value in given.items() if value is not None}
+    with launched() as ranks, _one_voice(ranks):
+        config, chosen = ranks.first(lambda: _run_and_folder(given, folder, resume))
+        check_config(config)
+        with _stoppable("finished epochs are kept", f"bayesprune run --resume {chosen}"), ProgressBars(err) as watcher:
+            summary = run_main_job(config, chosen, watcher, ranks)
+        ranks.first(lambda: _report(chosen, config, summary))
+
+
+def _run_and_folder(given: dict[str, Any], folder: Path | None, resume: Path | None) -> tuple[RunConfig, Path]:
+    """The run that the options ask for."""
     if resume is not None:
         if folder is not None:
             raise InputError(f"--resume goes on in {resume}, --out {folder} asks for another folder; give one of them")
-        config, folder = _check_same(with_tradeoff(read_config(resume)), given, resume), resume
-    else:
-        config = complete(given)
-        folder = folder or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.network}-{config.method}"
-    check_config(config)
-    with _stoppable("finished epochs are kept", f"bayesprune run --resume {folder}"), ProgressBars(err) as watcher:
-        summary = run_main_job(config, folder, watcher)
+        return _check_same(with_tradeoff(read_config(resume)), given, resume), resume
+    config = complete(given)
+    return config, folder or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.network}-{config.method}"
+
+
+@contextmanager
+def _one_voice(ranks: Ranks) -> Iterator[None]:
+    """Let the first of several processes speak for all; an error that another has alone, it has to tell itself."""
+    if ranks.alone:
+        yield
+        return
+    err.quiet = out.quiet = not ranks.is_first
     try:
-        _report(folder, config, summary)
-    except InputError:
-        raise
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise RunFolderError(
-            f"summary.json or metrics.jsonl in {folder} is damaged ({first_line(error)}): put a good copy in its place or start a new run"
-        ) from error
-    written = f"written to {folder}: {NETWORK}, {CERTIFICATE}, summary.json, metrics.jsonl, {FIGURE}, checkpoints/"
-    out.print(written, highlight=False, soft_wrap=True, markup=False)
+        yield
+    except BayespruneError as error:
+        if ranks.is_first:
+            _say_error(error)
+        if not ranks.all_stopped() and not ranks.is_first:
+            err.quiet = False
+            _say_error(error)
+        raise typer.Exit(2) from error
+
+
+def _say_error(error: BayespruneError) -> None:
+    err.print(f"error: {one_line(str(error))}", style="red", highlight=False, soft_wrap=True, markup=False)
 
 
 @contextmanager
@@ -175,10 +194,19 @@ def _check_same(config: RunConfig, given: dict[str, Any], folder: Path) -> RunCo
 
 def _report(folder: Path, config: RunConfig, summary: dict[str, Any]) -> None:
     """Draw the figure and print the tables of a finished run."""
-    _draw(folder, config)
-    out.print(stage_table(summary))
-    for line in (*removal_lines(summary), *latency_lines(summary)):
-        out.print(line, highlight=False, soft_wrap=True)
+    try:
+        _draw(folder, config)
+        out.print(stage_table(summary))
+        for line in (*removal_lines(summary), *latency_lines(summary)):
+            out.print(line, highlight=False, soft_wrap=True)
+    except InputError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise RunFolderError(
+            f"summary.json or metrics.jsonl in {folder} is damaged ({first_line(error)}): put a good copy in its place or start a new run"
+        ) from error
+    written = f"written to {folder}: {NETWORK}, {CERTIFICATE}, summary.json, metrics.jsonl, {FIGURE}, checkpoints/"
+    out.print(written, highlight=False, soft_wrap=True, markup=False)
 
 
 def _draw(folder: Path, config: RunConfig) -> None:
@@ -268,6 +296,9 @@ def sweep(
     resume: Annotated[Path | None, typer.Option(help="Go on with the sweep in this folder; needs no other option.")] = None,
 ) -> None:
     """Train networks x methods x trade-offs x seeds side by side, and draw error against speed-up."""
+    with launched() as ranks, _one_voice(ranks):
+        if not ranks.alone:
+            raise InputError("torchrun trains one model in several processes, not the models of a sweep: start it without torchrun")
     given = {
         "networks": None if networks is None else _parts(networks, "--networks", str),
         "methods": None if methods is None else _parts(methods, "--methods", str),
@@ -337,7 +368,7 @@ def main() -> None:
     try:
         app()
     except BayespruneError as error:
-        err.print(f"error: {one_line(str(error))}", style="red", highlight=False, soft_wrap=True, markup=False)
+        _say_error(error)
         sys.exit(2)
 
 

@@ -11,7 +11,8 @@ the second word of the key added between its rounds; keys are made by SplitMix64
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,20 +47,66 @@ class Columns:
     width: int
 
 
-def keyed_uniform(key: Tensor, shape: Shape, dtype: torch.dtype = torch.float32, columns: Columns | None = None) -> Tensor:
+@dataclass(frozen=True)
+class Share:
+    """The samples of a batch that this process has, where several processes work on one batch.
+
+    Attributes:
+        start: the first of them.
+        stop: the one after the last.
+        total: how many samples the batch has.
+        counted: False for a process that a small batch has no sample for. It looks at one of another's, so that all go through the same
+            operations, but that sample counts there and not here.
+    """
+
+    start: int
+    stop: int
+    total: int
+    counted: bool = True
+
+    @property
+    def samples(self) -> int:
+        """How many samples are at hand."""
+        return self.stop - self.start
+
+    def within(self, rows: int) -> tuple[int, int] | None:
+        """The first of these rows, the same number for each sample at hand, among the rows of the whole batch, and how many those are.
+
+        None where the rows are no samples: they do not divide evenly among those at hand.
+        """
+        each, rest = divmod(rows, self.samples)
+        return None if rest else (self.start * each, self.total * each)
+
+    def rows(self, count: int, shared: int, samples: int) -> list[range]:
+        """Where in the noise of the whole batch that of so many rows lies; see ``NoisyModule.uniform``."""
+        found = self.within(samples)
+        if found is None:
+            return [range(count)]
+        start, total = found
+        firsts = [shared + block * total + start for block in range((count - shared) // samples)]
+        return [range(shared), *(range(first, first + samples) for first in firsts)]
+
+
+def keyed_uniform(
+    key: Tensor,
+    shape: Shape,
+    dtype: torch.dtype = torch.float32,
+    rows: Sequence[range] | None = None,
+    columns: Columns | None = None,
+) -> Tensor:
     """Uniform numbers in the open interval (0, 1): multiples of 2^-23, offset by 2^-24.
 
     Args:
         key: two int32 words.
         shape: what to draw; element i of the flattened result depends on the key and on i alone.
         dtype: of the result.
-        columns: draw these columns of a wider table: what the whole table would have there.
+        rows: of a larger table, instead of those from zero on.
+        columns: of a wider table, instead of all.
     """
-    if columns is None:
+    if rows is None and columns is None:
         index = torch.arange(math.prod(shape), dtype=torch.int32, device=key.device)
     else:
-        rows = torch.arange(math.prod(shape[:-1]), dtype=torch.int32, device=key.device)
-        index = (rows[:, None] * columns.width + columns.chosen).flatten()
+        index = _places(shape, rows, columns, key.device)
     x = index + key[0]
     x = _xorshift(x, 17).mul_(_int32(0xED5AD4BB))
     x = _xorshift(x, 11).add_(key[1]).mul_(_int32(0xAC4C1B51))
@@ -67,6 +114,15 @@ def keyed_uniform(key: Tensor, shape: Shape, dtype: torch.dtype = torch.float32,
     x = _xorshift(x, 14)
     mantissa = (x >> 9).bitwise_and_((1 << 23) - 1)
     return mantissa.to(dtype).add_(0.5).mul_(2.0**-23).reshape(list(shape))
+
+
+def _places(shape: Shape, rows: Sequence[range] | None, columns: Columns | None, device: torch.device) -> Tensor:
+    """The numbers that the elements of some rows and columns of a table have in the whole of it."""
+    count, width = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, shape[0])
+    chosen = [torch.arange(part.start, part.stop, dtype=torch.int32, device=device) for part in rows or (range(count),)]
+    if columns is None:
+        columns = Columns(torch.arange(width, dtype=torch.int32, device=device), width)
+    return (torch.cat(chosen)[:, None] * columns.width + columns.chosen).flatten()
 
 
 def _splitmix64(state: np.ndarray) -> np.ndarray:
@@ -104,6 +160,8 @@ class NoisyModule(nn.Module):
     noise_draws: int = 0
     noise_key: Tensor | None
     noise_columns: Tensor | None
+    share: Share | None = None
+    """Which samples of a batch are at hand, while several processes work on it: they draw with one key the noise of one process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,22 +169,31 @@ class NoisyModule(nn.Module):
         self.register_buffer("noise_key", None, persistent=False)
         self.register_buffer("noise_columns", None, persistent=False)
 
-    def uniform(self, draw: int, shape: Shape, like: Tensor) -> Tensor:
+    def uniform(self, draw: int, shape: Shape, like: Tensor, *, shared: int = 0, samples: int = 0) -> Tensor:
         """Uniform numbers in (0, 1) for the given draw of this forward, on the device and with the dtype of ``like``, but at least float32.
 
         Half precision has no room for the open interval: 1 - 2^-24 rounds to one, and float16 overflows on the way.
+
+        Args:
+            draw: which of the draws of this forward.
+            shape: what to draw.
+            like: for device and dtype.
+            shared: how many rows at the beginning are for the batch as a whole.
+            samples: how many rows are for samples, one each; they may come in several blocks of so many. With none, all is for the batch
+                as a whole.
         """
         dtype = torch.promote_types(like.dtype, torch.float32)
         if self.noise_key is None:
             return torch.rand(list(shape), dtype=dtype, device=like.device).clamp(min=2.0**-25)
+        rows = self.share.rows(shape[0], shared, samples) if self.share is not None and samples else None
         columns = None if self.noise_columns is None else Columns(self.noise_columns, self.noise_width)
-        return keyed_uniform(self.noise_key[draw], shape, dtype, columns)
+        return keyed_uniform(self.noise_key[draw], shape, dtype, rows, columns)
 
-    def normal(self, draw: int, shape: Shape, like: Tensor) -> Tensor:
-        """Standard normal numbers for the given draw of this forward."""
+    def normal(self, draw: int, shape: Shape, like: Tensor, *, shared: int = 0, samples: int = 0) -> Tensor:
+        """Standard normal numbers for the given draw of this forward; see ``uniform``."""
         if self.noise_key is None:
             return torch.randn(list(shape), dtype=torch.promote_types(like.dtype, torch.float32), device=like.device)
-        standard: Tensor = torch.special.ndtri(self.uniform(draw, shape, like))
+        standard: Tensor = torch.special.ndtri(self.uniform(draw, shape, like, shared=shared, samples=samples))
         return standard
 
 
@@ -165,6 +232,17 @@ class NoiseKeys:
 
     def set(self, keys: Tensor) -> None:
         self.current.copy_(keys)
+
+    @contextmanager
+    def of_share(self, share: Share) -> Iterator[None]:
+        """Let the modules draw what these samples of a batch get, for a while."""
+        for module in self.modules.values():
+            module.share = share
+        try:
+            yield
+        finally:
+            for module in self.modules.values():
+                del module.share
 
     def release(self) -> None:
         """Give the modules back to torch's generator."""

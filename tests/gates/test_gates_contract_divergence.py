@@ -85,7 +85,7 @@ def test_keys_give_all_the_noise_of_a_forward_and_none_twice(make_gate):
     assert gate.noise_key.shape == (gate.noise_draws, 2)
     state, drawn = torch.get_rng_state(), []
     original = gate.uniform
-    gate.uniform = lambda draw, shape, like: (drawn.append(draw), original(draw, shape, like))[1]
+    gate.uniform = lambda draw, *arguments, **rows: (drawn.append(draw), original(draw, *arguments, **rows))[1]
     gate(torch.randn(4, 6, generator=torch.Generator().manual_seed(0)))
     assert torch.equal(torch.get_rng_state(), state)
     assert len(set(drawn)) == len(drawn) >= 1

@@ -25,7 +25,10 @@ from bayesprune.models.zoo import known_network
 from bayesprune.noise import derive_seed
 from bayesprune.storage import as_path, exists, read_json, write_json
 from bayesprune.training.devices import usable_device
+from bayesprune.training.distributed import ALONE, Ranks
 from bayesprune.training.plan import Plan, make_plan
+from bayesprune.training.rank_batches import shared
+from bayesprune.training.rank_store import rank_store
 from bayesprune.training.recipes import Recipe, find_recipe
 from bayesprune.training.stages import run_stages
 from bayesprune.training.store import CONFIGURATION, run_store
@@ -127,32 +130,45 @@ def check_config(config: RunConfig) -> Recipe:
     return recipe
 
 
-def run_main_job(config: RunConfig, folder: Path, watcher: Watcher) -> dict[str, Any]:
+def run_main_job(config: RunConfig, folder: Path, watcher: Watcher, ranks: Ranks = ALONE) -> dict[str, Any]:
     """Run, or take up, all stages of a run and write its summary.
+
+    Args:
+        config: of the run.
+        folder: of the run; of several processes the first one's.
+        watcher: is told of progress.
+        ranks: the processes that train the network together.
 
     Returns:
         The summary: what the run was, and a row for each stage.
     """
     recipe = check_config(config)
     config = with_tradeoff(config)
-    finished = _finished_summary(folder, config, watcher)
+    finished = ranks.first(lambda: _finished_summary(folder, config, watcher))
     if finished is not None:
         _say_folder(folder, watcher)
         return finished
-    device = usable_device(config.device)
+    device = ranks.device(usable_device(config.device))
     data = data_of(config)
     network = build_seeded(config, data)
     plan = plan_of(config, recipe, len(data.train))
     stages = {name: asdict(stage) for name, stage in recipe.stages.items()}
-    with run_store(folder, *({**each, STAGE_RECIPES: stages} for each in _written(config))) as store:
+    configurations = [{**each, STAGE_RECIPES: stages} for each in _written(config)]
+    with rank_store(ranks, lambda: run_store(folder, *configurations)) as store:
         _say_folder(folder, watcher)
         training, test = batches_of(data, recipe, device)
-        (outcome,) = run_stages([network.to(device)], [plan], training, test, F.cross_entropy, store, watcher)
-        last = compact_stage(outcome.model, build_network(config.network, data.num_classes).to(device), test, F.cross_entropy, folder)
-        rows = _rounded([*outcome.results, last])
-        summary = {**asdict(config), "status": "finished", **surroundings(device), "stages": rows}
-        write_json(folder / SUMMARY, summary)
-    return summary
+        shares = shared(training, ranks), shared(test, ranks)
+        (outcome,) = run_stages([network.to(device)], [plan], *shares, F.cross_entropy, store, watcher)
+
+        def finish() -> dict[str, Any]:
+            dense = build_network(config.network, data.num_classes).to(device)
+            last = compact_stage(outcome.model, dense, test, F.cross_entropy, folder)
+            about = surroundings(device) | ({} if ranks.alone else {"processes": ranks.size})
+            summary = {**asdict(config), "status": "finished", **about, "stages": _rounded([*outcome.results, last])}
+            write_json(folder / SUMMARY, summary)
+            return summary
+
+        return ranks.first(finish)
 
 
 def data_of(config: RunConfig) -> Dataset:
@@ -248,7 +264,7 @@ def _say_folder(folder: Path, watcher: Watcher) -> None:
     watcher.say(f"run folder: {folder}")
 
 
-def surroundings(device: torch.device) -> dict[str, str]:
+def surroundings(device: torch.device) -> dict[str, Any]:
     """Hardware and versions, for the record."""
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, {torch.get_num_threads()} threads"
     return {"hardware": hardware, "torch": torch.__version__, "python": platform.python_version(), "version": __version__}

@@ -57,7 +57,7 @@ class BetaBernoulli(Gate):
     """
 
     method = "bb"
-    pruned_values: ClassVar[Mapping[str, float]] = {"raw_a": -20.0}
+    pruned_values: ClassVar[Mapping[str, float]] = {"raw_a": -20.0, "raw_b": RAW_ONE}
     tradeoff_meaning = "factor on the KL divergence (gamma)"
     noise_draws = 1
 
@@ -101,7 +101,9 @@ class BetaBernoulli(Gate):
         return self.keep_probability() >= self.threshold
 
     def sample_mask(self, x: Tensor) -> Tensor:
-        for_batch, for_samples = self.uniform(0, (1 + x.shape[0], self.num_units), self.raw_a).tensor_split([1])
+        batch = x.shape[0]
+        noise = self.uniform(0, (1 + batch, self.num_units), self.raw_a, shared=1, samples=batch)
+        for_batch, for_samples = noise.tensor_split([1])
         log_pi = sample_log_pi(self.raw_a, self.raw_b, for_batch[0])
         return binary_concrete.sample(logit_of_log(log_pi), for_samples, self.temperature)
 

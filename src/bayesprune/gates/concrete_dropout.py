@@ -85,7 +85,7 @@ class ConcreteDropout(Gate):
 
     def sample_mask(self, x: Tensor) -> Tensor:
         temperature = self.temperature or (_VECTOR_TEMPERATURE if x.ndim == 2 else _MAP_TEMPERATURE)
-        uniform = self.uniform(0, (x.shape[0], self.num_units), self.raw_drop)
+        uniform = self.uniform(0, (x.shape[0], self.num_units), self.raw_drop, samples=x.shape[0])
         raw = self._held()
         return binary_concrete.sample(-raw, uniform, temperature) * torch.exp(-F.logsigmoid(-raw))
 

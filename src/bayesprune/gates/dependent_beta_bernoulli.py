@@ -47,7 +47,7 @@ class DependentBetaBernoulli(Gate):
     """
 
     method = "dbb"
-    pruned_values: ClassVar[Mapping[str, float]] = {"raw_a": -20.0}
+    pruned_values: ClassVar[Mapping[str, float]] = {"raw_a": -20.0, "raw_b": RAW_ONE}
     depends_on_input = True
     tradeoff_meaning = "factor on the KL divergence (gamma) of the BB stage that it starts from"
     noise_draws = 1
@@ -118,7 +118,7 @@ class DependentBetaBernoulli(Gate):
 
     def sample_mask(self, x: Tensor) -> Tensor:
         batch = x.shape[0]
-        noise = self.uniform(0, (2 + 2 * batch, self.num_units), self.raw_a)
+        noise = self.uniform(0, (2 + 2 * batch, self.num_units), self.raw_a, shared=2, samples=batch)
         for_batch, for_pi, for_phi = noise.tensor_split([2, 2 + batch])
         log_pi = sample_log_pi(self.raw_a, self.raw_b, for_batch[0])
         deviation = F.softplus(self.raw_shift_std) * torch.special.ndtri(for_batch[1])
@@ -142,6 +142,7 @@ class DependentBetaBernoulli(Gate):
         activation = self.units.mean(x.detach().to(self.scale.dtype))
         if self.num_units == 0:
             return activation
-        use_batch = self.training and x.shape[0] > 1
+        batch = x.shape[0] if self.share is None else self.share.total
+        use_batch = self.training and batch > 1
         mean, var = (None, None) if use_batch and not update else (self.running_mean, self.running_var)
         return F.batch_norm(activation, mean, var, self.scale, self.shift, use_batch, self.momentum, 1e-5)

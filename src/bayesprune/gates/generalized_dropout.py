@@ -87,7 +87,8 @@ class GeneralizedDropout(Gate):
 
     def sample_mask(self, x: Tensor) -> Tensor:
         logits = self.raw_keep.clamp(-_LOGIT_EDGE, _LOGIT_EDGE)
-        return binary_concrete.sample(logits, self.uniform(0, (x.shape[0], self.num_units), self.raw_keep), self.temperature)
+        uniform = self.uniform(0, (x.shape[0], self.num_units), self.raw_keep, samples=x.shape[0])
+        return binary_concrete.sample(logits, uniform, self.temperature)
 
     def mean_mask(self, x: Tensor) -> Tensor:
         probability = self.keep_probability()

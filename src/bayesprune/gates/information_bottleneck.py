@@ -71,7 +71,7 @@ class InformationBottleneck(Gate):
         return self.log_alpha() < self.threshold
 
     def sample_mask(self, x: Tensor) -> Tensor:
-        noise = self.normal(0, (x.shape[0], self.num_units), self.mu)
+        noise = self.normal(0, (x.shape[0], self.num_units), self.mu, samples=x.shape[0])
         return self.mu + torch.exp(0.5 * self.log_variance) * noise
 
     def mean_mask(self, x: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ class KeyedDropout(NoisyModule):
     def forward(self, x: Tensor) -> Tensor:
         if not (self.training and self.enabled):
             return x
-        kept = self.uniform(0, x.shape, x) >= self.p
+        kept = self.uniform(0, x.shape, x, samples=x.shape[0]) >= self.p
         return torch.where(kept, x / (1.0 - self.p), 0.0)
 
     def extra_repr(self) -> str:

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from math import isnan, nan
+from operator import add
 from typing import Any
 
 import torch
@@ -12,7 +14,9 @@ from bayesprune.cost import plain_cost, relative_cost
 from bayesprune.gates import Gate, gates
 from bayesprune.models.description import DescribedModel
 from bayesprune.prediction import evaluating
+from bayesprune.training.distributed import ALONE
 from bayesprune.training.members import Members
+from bayesprune.training.rank_batches import RankBatches
 from bayesprune.training.sources import BatchSource
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -40,29 +44,32 @@ def evaluate(model: nn.Module, source: BatchSource, loss: LossFunction) -> Evalu
 
 @torch.no_grad()
 def evaluate_members(members: Members, source: BatchSource, loss: LossFunction) -> list[Evaluation]:
-    """Evaluate every member; see ``evaluate``."""
+    """Evaluate every member; see ``evaluate``. Processes that share the source take turns at its batches."""
     measured = members.vectorised(partial(_measured, loss), shared=2)
-    totals: Tensor | None = None
+    ranks = source.ranks if isinstance(source, RankBatches) else ALONE
+    width = len(gates(members.first)) + 2
+    rows: list[Tensor] = []
     samples = 0
-    classifying = True
     # A DataLoader draws from torch's global generator, whatever its order: that of the user stays as it is.
     with evaluating(members.first), torch.random.fork_rng(devices=[]):
-        for inputs, targets in source.in_order():
-            means, outcomes = measured(inputs, targets)
-            classifying = classifying and outcomes.shape[1] > 0
-            wrong = outcomes[:, :1] if classifying else torch.zeros_like(means[:, :1])
-            batch = torch.cat([means, wrong], dim=1).double() * len(inputs)
-            totals = batch if totals is None else totals + batch
+        if not ranks.alone:
+            torch.default_generator.manual_seed(0)  # All must see the same order.
+        for number, (inputs, targets) in enumerate(source.in_order()):
+            if number % ranks.size == ranks.rank:
+                rows.append(measured(inputs, targets) * len(inputs))
+            else:
+                rows.append(torch.zeros((len(members), width), dtype=torch.float64, device=inputs.device))
             samples += len(inputs)
-    if totals is None:
+    if not rows:
         return [Evaluation(0.0, None, [])] * len(members)
-    return [Evaluation(mean, 100.0 * wrong if classifying else None, used) for mean, *used, wrong in (totals / samples).tolist()]
+    totals: Tensor = reduce(add, ranks.sum(torch.stack(rows)))
+    return [Evaluation(mean, None if isnan(wrong) else 100.0 * wrong, used) for mean, *used, wrong in (totals / samples).tolist()]
 
 
-def _measured(loss: LossFunction, model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean loss of a batch and, for each gate, the units that a sample uses on average; the share of samples that are misclassified.
+def _measured(loss: LossFunction, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """The mean loss of a batch; for each gate, the units that a sample uses on average; the share of samples that are misclassified.
 
-    The latter is empty where the task is not classification.
+    The latter is NaN where the task is not classification.
     """
     found = gates(model)
     used = {name: inputs.new_zeros((), dtype=torch.float64) for name in found}
@@ -74,8 +81,8 @@ def _measured(loss: LossFunction, model: nn.Module, inputs: Tensor, targets: Ten
             hook.remove()
     value = loss(outputs, targets).mean()
     classifying = outputs.ndim == 2 and targets.ndim == 1 and not targets.is_floating_point()
-    wrong = (outputs.argmax(dim=1) != targets).double().mean().reshape(1) if classifying else value.new_zeros(0)
-    return torch.stack([value.double(), *used.values()]), wrong
+    wrong = (outputs.argmax(dim=1) != targets).double().mean() if classifying else torch.full_like(value, nan, dtype=torch.float64)
+    return torch.stack([value.double(), *used.values(), wrong])
 
 
 def _count(used: dict[str, Tensor], name: str, gate: Gate, inputs: tuple[Any, ...]) -> None:

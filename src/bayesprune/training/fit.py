@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from bayesprune.errors import InputError, did_you_mean
 from bayesprune.gates import method_class
@@ -20,9 +20,12 @@ from bayesprune.graph.calls import run_example
 from bayesprune.objective import KLScale, gate_scales
 from bayesprune.storage import as_path, checksum
 from bayesprune.training.devices import usable_device
+from bayesprune.training.distributed import Ranks, launched
 from bayesprune.training.evaluation import LossFunction
 from bayesprune.training.labels import is_cross_entropy, label_rule
 from bayesprune.training.plan import Plan, make_plan, static_method
+from bayesprune.training.rank_batches import shared
+from bayesprune.training.rank_store import rank_store
 from bayesprune.training.recipes import Recipe, StageName, find_recipe
 from bayesprune.training.sources import LoaderBatches, first_inputs
 from bayesprune.training.stages import put_gates_in, run_stages
@@ -76,6 +79,10 @@ def fit(
 ) -> FitResult:
     """Pretrain, prune and, for ``dbb``, make dependent a model on a user's own data.
 
+    In a script that ``torchrun`` started, or that has made a process group of its own, all processes train one model and all of them must
+    call this with the same arguments. Each reads the loader's batches as one process would, and takes its part of each: leave
+    ``DistributedSampler`` out. The result is that of one process up to rounding, in all of them.
+
     Args:
         model: what ``sparsify`` can handle; it is not changed.
         loader: gives pairs (inputs, targets).
@@ -108,27 +115,34 @@ def fit(
         chosen = chosen.with_epochs(epochs)
     if shrink is not None:
         chosen = dataclasses.replace(chosen, shrink=shrink)
-    target = usable_device(device) if device is not None else next(model.parameters()).device
-    training = LoaderBatches(loader, target, n_data)
-    test = LoaderBatches(validation, target) if validation is not None else None
-    plan = make_plan(
-        method,
-        chosen,
-        training.n_data,
-        tradeoff=tradeoff,
-        kl_scale=kl_scale,
-        hyperparameters=hyperparameters,
-        seed=seed,
-        before_norm=before_norm,
-        pretrain=pretrain,
-    )
-    own = copy.deepcopy(model).to(target)
-    inputs = first_inputs(training)
-    _check(own, plan, inputs if example_inputs is None else example_inputs.to(target))
-    _check_labels(own, loss, inputs, training, test)
-    kept = nullcontext(NoStore()) if checkpoints is None else run_store(as_path(checkpoints), _describe(plan, own, training))
-    with kept as store, ProgressBars() if progress else nullcontext(Silent()) as watcher:
-        (outcome,) = run_stages([own], [plan], training, test, loss, store, watcher)
+    with launched() as ranks:
+        target = ranks.device(usable_device(device) if device is not None else next(model.parameters()).device)
+        training = LoaderBatches(loader, target, n_data)
+        test = LoaderBatches(validation, target) if validation is not None else None
+        _check_samplers(ranks, training, test)
+        plan = make_plan(
+            method,
+            chosen,
+            training.n_data,
+            tradeoff=tradeoff,
+            kl_scale=kl_scale,
+            hyperparameters=hyperparameters,
+            seed=seed,
+            before_norm=before_norm,
+            pretrain=pretrain,
+        )
+        own = copy.deepcopy(model).to(target)
+        ranks.take_over(own)
+        inputs = first_inputs(training)
+        _check(own, plan, inputs if example_inputs is None else example_inputs.to(target))
+        _check_labels(own, loss, inputs, training, test)
+        description = _describe(plan, own, training)
+        ranks.require_same("models, data or options", description)
+        shown = ProgressBars() if progress and ranks.is_first else nullcontext(Silent())
+        kept = nullcontext(NoStore()) if checkpoints is None else rank_store(ranks, lambda: run_store(as_path(checkpoints), description))
+        with kept as store, shown as watcher:
+            tested = None if test is None else shared(test, ranks)
+            (outcome,) = run_stages([own], [plan], shared(training, ranks), tested, loss, store, watcher)
     return FitResult(outcome.model, outcome.results, outcome.rows)
 
 
@@ -139,6 +153,12 @@ def _check_names(method: str, hyperparameters: Mapping[str, Any]) -> None:
         hint = did_you_mean(name, inspect.signature(fit).parameters)
         if hint and not did_you_mean(name, known):
             raise InputError(f"fit has no option '{name}'.{hint}")
+
+
+def _check_samplers(ranks: Ranks, *sources: LoaderBatches | None) -> None:
+    for source in sources:
+        if not ranks.alone and source is not None and isinstance(source.loader.sampler, DistributedSampler):
+            raise InputError("fit splits batches over processes itself: leave DistributedSampler out, with the batch size of all together")
 
 
 def _check_labels(model: nn.Module, loss: LossFunction, inputs: Tensor, *sources: LoaderBatches | None) -> None:

@@ -72,6 +72,10 @@ class Step:
         self.keys.set(self.key_table.index_select(0, self.position)[0])
         return self.objective(inputs, targets, self.weights * self.warmup_table.index_select(0, self.position))  # type: ignore[no-any-return]
 
+    def whole(self, inputs: Tensor) -> Tensor:
+        """The inputs of the batch that ``losses`` was given a part of: here, all of it."""
+        return inputs
+
     def update(self, losses: Tensor) -> None:
         """Follow the gradient of each member's objective, and go on to the next step."""
         self.optimizer.zero_grad(set_to_none=True)

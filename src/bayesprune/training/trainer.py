@@ -22,10 +22,10 @@ from bayesprune.training.evaluation import LossFunction
 from bayesprune.training.members import Members
 from bayesprune.training.moments import Moments, read_moments, write_moments
 from bayesprune.training.narrow import Narrow
+from bayesprune.training.rank_step import step_for
 from bayesprune.training.recipes import StageRecipe
 from bayesprune.training.shrinking import Candidate, Shrinking
 from bayesprune.training.sources import BatchSource, first_inputs
-from bayesprune.training.step import Step
 from bayesprune.training.store import KEPT, MODEL, OPTIMIZER
 
 _CHECK_EVERY = 50
@@ -103,7 +103,8 @@ class StageTrainer:
         for group in groups:
             group["lr"] *= self.recipe.gate_speed if group["name"] == "gates" else 1.0
         weights = _divergence_weights(models, self.kl_scales, self.source.n_data)
-        self.step = Step(self.members, self.loss, weights, groups, self.seeds, len(self.source), self.rate_factors, self.precision)
+        about = (weights, groups, self.seeds, len(self.source), self.rate_factors, self.precision)
+        self.step = step_for(self.source, self.members, self.loss, *about)
         self.step.keys.release()
         self._program: CapturedEpoch | None = None
         freezing = any(gate.freezes_batch_norm for gate in gates(self.first).values())
@@ -316,7 +317,7 @@ class StageTrainer:
     def _set_aside(self, member: int, where: str, inputs: Tensor) -> None:
         model = self.members.write_back()[member]
         model.train(self.first.training)
-        message = f"{where} {find_nonfinite(model, inputs[member])}"
+        message = f"{where} {find_nonfinite(model, self.step.whole(inputs)[member])}"
         if self.members.alone:
             raise DivergedError(message)
         self.diverged[member] = message
