@@ -279,7 +279,7 @@ def sweep(
     else:
         planned = expand({**({} if file is None else read_grid(file)), **given})
         folder = folder or Path("sweeps") / f"{datetime.now():%Y%m%d-%H%M%S}"
-    with _stoppable("what is finished is kept", f"bayesprune sweep --resume {folder}"), SweepBars(err, len(planned.members)) as watcher:
+    with _stoppable("what is finished is kept", f"bayesprune sweep --resume {folder}"), SweepBars(err) as watcher:
         rows = run_sweep(planned, folder, watcher)
     draw_tradeoffs(rows, folder / TRADEOFFS)
     for table in sweep_tables(rows):
