@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from bayesprune.experiments.shard import KnownData, Shard, ShardWatcher, run_shard, take_over
+from bayesprune.experiments.shard import KnownData, Shard, ShardWatcher, known_data, run_shard, take_over
 from bayesprune.experiments.watching import SweepWatcher
 
 Outcome = tuple[Shard, list[dict[str, Any]] | None]
@@ -63,7 +63,8 @@ class _InTurn:
         shard = self.queue.popleft()
         watcher = ShardWatcher(lambda progress, _: self.watcher.shard_progressed(shard, progress))
         try:
-            return shard, run_shard(shard, take_over(self.checkpoints, shard), self.known, watcher)
+            data = known_data(shard.members[0], self.known)
+            return shard, run_shard(shard, take_over(self.checkpoints, shard), data, watcher)
         except torch.cuda.OutOfMemoryError:
             pass  # What holds the memory is gone only after this block.
         torch.cuda.empty_cache()

@@ -131,13 +131,13 @@ class ShardWatcher:
         self.tell(self.progress, True)
 
 
-def run_shard(shard: Shard, folder: Path, known: KnownData, watcher: Watcher, device_name: str | None = None) -> list[dict[str, Any]]:
+def run_shard(shard: Shard, folder: Path, data: Dataset, watcher: Watcher, device_name: str | None = None) -> list[dict[str, Any]]:
     """Train the models of a shard, or go on with them.
 
     Args:
         shard: which models.
         folder: for checkpoints, which nobody else writes to.
-        known: data sets that are read already; others are added.
+        data: of all of them.
         watcher: is told of progress.
         device_name: what the models' device is called here, if it is called otherwise.
 
@@ -146,7 +146,6 @@ def run_shard(shard: Shard, folder: Path, known: KnownData, watcher: Watcher, de
     """
     first = shard.members[0]
     recipe, device = check_config(first), usable_device(device_name or first.device)
-    data = _data_of(first, known)
     configuration = {"members": [asdict(member) for member in shard.members]}
     if exists(folder / CONFIGURATION) and read_json(folder / CONFIGURATION) != json.loads(json.dumps(configuration)):
         shutil.rmtree(folder)  # It was left behind by a shard of this name that was split in another way.
@@ -165,7 +164,8 @@ def run_shard(shard: Shard, folder: Path, known: KnownData, watcher: Watcher, de
     return rows
 
 
-def _data_of(member: RunConfig, known: KnownData) -> Dataset:
+def known_data(member: RunConfig, known: KnownData) -> Dataset:
+    """The data set of a model, read if it is not known."""
     key = (member.dataset, member.data_dir)
     if key not in known:
         known[key] = data_of(member)

@@ -1,0 +1,88 @@
+"""The way to a Ray cluster, without its words in the terminal and without reports to its makers."""
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from bayesprune.errors import ClusterError
+from bayesprune.example_inputs import first_line
+
+_SECONDS_TO_ANSWER = 5.0
+_OBJECT_STORE = 100 * 2**20
+"""Rows and progress are all that is sent; Ray would set a third of the memory aside."""
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
+_ADVICE = "or leave --address out to start one on this machine"
+
+
+def import_ray(address: str | None) -> Any:
+    """Ray, seen to be installed, and the address seen to answer."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ClusterError(f"the engine 'ray' needs the package ray ({error}): pip install bayesprune[ray]") from error
+    if address not in (None, "local", "auto"):
+        _knock(address)
+    return ray
+
+
+def _knock(address: str) -> None:
+    """See that somebody answers at an address: Ray itself would try for more than a minute and then end the process."""
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if parts.scheme not in ("", "ray") or not host or port is None:
+        raise ClusterError(f"'{address}' is no address of a Ray cluster: give host:port, ray://host:port or auto")
+    try:
+        socket.create_connection((host, port), timeout=_SECONDS_TO_ANSWER).close()
+    except OSError as error:
+        raise ClusterError(f"no Ray cluster answers at {address} ({error.strerror or error}): see 'ray status' there, {_ADVICE}") from error
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[Any]:
+    """Ray with a connection to a cluster: the one this process has already, the one at the address, or one that ends with the context."""
+    ray = import_ray(address)
+    if ray.is_initialized():
+        yield ray
+        return
+    with _quiet():
+        own = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE} if address in (None, "local") else {}
+        try:
+            ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
+        # Ray raises SystemExit where it gives up on a cluster.
+        except (ray.exceptions.RayError, OSError, RuntimeError, ValueError, ImportError, SystemExit) as error:
+            ray.shutdown()
+            what = "no Ray cluster can be started here" if own else f"the Ray cluster at {address} cannot be used"
+            raise ClusterError(f"{what} ({first_line(error) or type(error).__name__}): {_remedy(bool(own), error)}") from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _remedy(local: bool, error: BaseException) -> str:
+    if "ray[client]" in str(error):
+        return "pip install 'ray[client]'"
+    return "see whether 'ray start --head' works" if local else f"give the address that 'ray start --head' printed, {_ADVICE}"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Have the processes that Ray starts meanwhile, and Ray in this one, say errors alone."""
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    before = {name: os.environ.get(name) for name in _QUIET}
+    os.environ.update(_QUIET)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
