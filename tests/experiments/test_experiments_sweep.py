@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from sweeping import Quiet, timeless
 
 import bayesprune.experiments.engine as engine
 import bayesprune.experiments.shard as shards
@@ -20,19 +21,6 @@ from bayesprune.experiments.sweep import Sweep, read_sweep, run_sweep
 from bayesprune.storage import read_rows
 
 SETTINGS = {"methods": ["bb", "l0"], "factors": [0.5, 2.0], "seeds": [0, 1], "epochs": 1, "side_by_side": 3}
-
-
-class Quiet:
-    def __init__(self):
-        self.finished = []
-
-    def nothing(self, *_arguments):
-        """Nothing to show."""
-
-    say = sweep_started = shard_progressed = shard_split = nothing
-
-    def shard_finished(self, shard, rows):
-        self.finished.append(shard.numbers)
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +37,6 @@ def planned(few_digits):
 def through(planned, tmp_path_factory):
     """The rows of a sweep that was never stopped."""
     return run_sweep(planned, tmp_path_factory.mktemp("through") / "sweep", Quiet())
-
-
-def timeless(rows):
-    stages = [[{key: value for key, value in stage.items() if key != "seconds"} for stage in row["stages"]] for row in rows]
-    return [{**row, "stages": own} for row, own in zip(rows, stages, strict=True)]
 
 
 def test_grid(planned):

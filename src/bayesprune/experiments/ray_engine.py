@@ -111,18 +111,18 @@ class _Cluster:
         with suppress(Exception):
             self.ray.kill(self.reports)
 
-    def _reply(self, task: Any) -> Reply | Exception:
+    def _reply(self, task: Any) -> Any:
+        """What a worker answered, or the error of Ray that took its place."""
         try:
-            reply: Reply = self.ray.get(task)
+            return self.ray.get(task)
         except self.ray.exceptions.RayError as error:
-            failure: Exception = error
-            return failure
-        return reply
+            return error
 
     def _explained(self, shard: Shard, error: Exception) -> Exception:
         """What an error of Ray means."""
-        if isinstance(error, self.ray.exceptions.RayTaskError):
-            cause = error.cause
+        raised: bool = isinstance(error, self.ray.exceptions.RayTaskError)
+        if raised:
+            cause = getattr(error, "cause", None)
             if isinstance(cause, ImportError | AttributeError):
                 return ClusterError(f"a worker of the cluster cannot begin ({cause}): install the same bayesprune on all of its machines")
             return error

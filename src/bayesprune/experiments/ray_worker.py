@@ -77,9 +77,9 @@ def work(order: Order, report: Callable[[str, dict[str, Any]], None]) -> Reply:
 
     try:
         with _folder(order) as folder:
+            data = known_data(replace(order.shard.members[0], data_dir=order.data_dir), _known)
             watcher = ShardWatcher(tell, f"process {os.getpid()} on {platform.node()}")
             tell(watcher.progress, True)
-            data = known_data(replace(order.shard.members[0], data_dir=order.data_dir), _known)
             return Reply(run_shard(order.shard, folder, data, watcher, order.device))
     except BayespruneError as error:
         return Reply(error=error)
