@@ -3,9 +3,11 @@
 import logging
 import os
 import socket
+import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, TextIO, cast
 from urllib.parse import urlsplit
 
 from bayesprune.errors import ClusterError
@@ -61,9 +63,23 @@ def connected(address: str | None) -> Iterator[Any]:
             what = "no Ray cluster can be started here" if own else f"the Ray cluster at {address} cannot be used"
             raise ClusterError(f"{what} ({first_line(error) or type(error).__name__}): {_remedy(bool(own), error)}") from error
     try:
-        yield ray
+        with redirect_stdout(cast(Any, _WithoutRay(sys.stdout))):
+            yield ray
     finally:
         ray.shutdown()
+
+
+class _WithoutRay:
+    """A stream on which threads of Ray's have no voice: one prints whatever dies on the cluster, for which Ray has no option."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        return len(text) if threading.current_thread().name.startswith("ray_") else self.stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 def _remedy(local: bool, error: BaseException) -> str:

@@ -148,7 +148,9 @@ class _Cluster:
         for shard in self.pending.values():
             if shard.name in reported:
                 progress = ShardProgress(**reported[shard.name])
-                self.places[shard.name] = progress.place
+                before, self.places[shard.name] = self.places.get(shard.name), progress.place
+                if before not in (None, progress.place):
+                    self.watcher.say(f"{shard.label}: {before} is gone, {progress.place} goes on")
                 self.watcher.shard_progressed(shard, progress)
 
     def _check_resources(self, needs: dict[str, float]) -> None:
