@@ -66,8 +66,8 @@ class SweepBars:
         self._looked = 0.0
         self.progress = Progress(
             TextColumn("[bold]{task.description}", table_column=Column(no_wrap=True)),
-            BarColumn(bar_width=10),
-            TaskProgressColumn(),
+            BarColumn(bar_width=10, table_column=Column(min_width=10)),
+            TaskProgressColumn(table_column=Column(min_width=4)),
             TimeRemainingColumn(compact=True, table_column=Column(min_width=5, no_wrap=True)),
             TextColumn("left  {task.fields[state]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
             console=self.console,
@@ -166,9 +166,11 @@ def describe_progress(progress: ShardProgress) -> str:
     """Stage, epoch, and what the models were like when they were last evaluated."""
     if progress.stage is None:
         return "beginning"
-    text = f"{progress.stage} {progress.epoch}/{progress.epochs}"
-    row = progress.row
-    return text if row is None else f"{text}  {describe_row({**row, 'kept': row['kept'] or [], 'speedup': row['speedup']})}"
+    text, row = f"{progress.stage} {progress.epoch}/{progress.epochs}", progress.row
+    if row is not None:
+        text += "" if row["error"] is None else f"  error {row['error']:.2f} %"
+        text += "" if row["speedup"] is None else f"  {row['speedup']:.1f}x"
+    return text
 
 
 def _at(progress: ShardProgress) -> str:
