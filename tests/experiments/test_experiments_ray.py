@@ -1,9 +1,11 @@
 """Sweeps on a Ray cluster: the rows of a local sweep, whoever dies meanwhile."""
 
 import ast
+import importlib.util
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +17,7 @@ import torch
 from refusals import refused
 from sweeping import Quiet, timeless
 
+import bayesprune.experiments.ray_connection as ray_connection
 import bayesprune.experiments.ray_engine as ray_engine
 from bayesprune.errors import ClusterError, DataError, InputError
 from bayesprune.experiments.grid import expand
@@ -44,10 +47,16 @@ def one_thread():
 
 
 @pytest.fixture(scope="module")
-def cluster(one_thread):
-    ray.init(address="local", num_cpus=2, **SMALL, **QUIET)
+def no_cluster_left():
     yield
     ray.shutdown()
+
+
+@pytest.fixture
+def cluster(one_thread, no_cluster_left):
+    """Of this process alone, and of all tests here that want one: starting it takes seconds."""
+    if not ray.is_initialized():
+        ray.init(address="local", num_cpus=2, **SMALL, **QUIET)
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +165,7 @@ def test_worker_that_always_dies(cluster, planned, tmp_path, monkeypatch):
 
     monkeypatch.setattr(RayEngine, "work", staticmethod(dying))
     monkeypatch.setattr(ray_engine, "RETRIES", 1)
-    with pytest.raises(ClusterError, match=r"models 3-4 died on the cluster 2 times.*--resume"):
+    with pytest.raises(ClusterError, match=r"models 3-4 died on the cluster \(WorkerCrashedError.*--resume"):
         run_sweep(planned, tmp_path / "sweep", Quiet(), RayEngine())
 
 
@@ -194,6 +203,18 @@ def test_nobody_answers(command, tmp_path, address, message):
     assert refused(result, message)
     assert time.monotonic() - started < 15
     assert not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.parametrize(("scheme", "message"), [("", "nothing like one answers within 3 s"), ("ray://", "pip install 'ray[client]'")])
+def test_something_else_answers(command, tmp_path, few_digits, monkeypatch, scheme, message):
+    if scheme and importlib.util.find_spec("grpc") is not None:
+        pytest.skip("Ray's client is installed")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray_connection, "_SECONDS_TO_CONNECT", 3.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"{scheme}127.0.0.1:{server.getsockname()[1]}"
+        options = ["--engine", "ray", "--address", address, "--out", tmp_path / "sweep", "--data-dir", few_digits]
+        assert refused(command("sweep", "--seeds", "0", "--device", "cpu", *options), message)
 
 
 def test_ray_is_not_installed(command, tmp_path, monkeypatch):

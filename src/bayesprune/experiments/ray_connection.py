@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,14 @@ from bayesprune.errors import ClusterError
 from bayesprune.example_inputs import first_line
 
 _SECONDS_TO_ANSWER = 5.0
+_SECONDS_TO_CONNECT = 30.0
+_TRIAL = """
+import logging, sys, ray
+try:
+    ray.init(address=sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)
+except BaseException as error:
+    sys.exit(" ".join(str(error).split()) or type(error).__name__)
+"""
 _OBJECT_STORE = 100 * 2**20
 """Rows and progress are all that is sent; Ray would set a third of the memory aside."""
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
@@ -55,13 +64,14 @@ def connected(address: str | None) -> Iterator[Any]:
         return
     with _quiet():
         own = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE} if address in (None, "local") else {}
+        if address is not None and not own:
+            _try(address)
         try:
             ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
         # Ray raises SystemExit where it gives up on a cluster.
         except (ray.exceptions.RayError, OSError, RuntimeError, ValueError, ImportError, SystemExit) as error:
             ray.shutdown()
-            what = "no Ray cluster can be started here" if own else f"the Ray cluster at {address} cannot be used"
-            raise ClusterError(f"{what} ({first_line(error) or type(error).__name__}): {_remedy(bool(own), error)}") from error
+            raise _useless(None if own else address, first_line(error) or type(error).__name__) from error
     try:
         with redirect_stdout(cast(Any, _WithoutRay(sys.stdout))):
             yield ray
@@ -82,10 +92,27 @@ class _WithoutRay:
         return getattr(self.stream, name)
 
 
-def _remedy(local: bool, error: BaseException) -> str:
-    if "ray[client]" in str(error):
-        return "pip install 'ray[client]'"
-    return "see whether 'ray start --head' works" if local else f"give the address that 'ray start --head' printed, {_ADVICE}"
+def _try(address: str) -> None:
+    """Connect in another process first: to something that is no Ray cluster, or one of another version, Ray may wait without end."""
+    try:
+        trial = subprocess.run(
+            [sys.executable, "-P", "-c", _TRIAL, address], capture_output=True, text=True, timeout=_SECONDS_TO_CONNECT, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _useless(address, f"nothing like one answers within {_SECONDS_TO_CONNECT:g} s") from error
+    if trial.returncode != 0:
+        raise _useless(address, (trial.stderr.strip().splitlines() or [f"a trial ended with code {trial.returncode}"])[-1])
+
+
+def _useless(address: str | None, reason: str) -> ClusterError:
+    if "ray[client]" in reason:
+        remedy = "pip install 'ray[client]'"
+    else:
+        remedy = (
+            "see whether 'ray start --head' works" if address is None else f"give the address that 'ray start --head' printed, {_ADVICE}"
+        )
+    what = "no Ray cluster can be started here" if address is None else f"the Ray cluster at {address} cannot be used"
+    return ClusterError(f"{what} ({reason}): {remedy}")
 
 
 @contextmanager

@@ -128,9 +128,8 @@ class _Cluster:
             return error
         place = self.places.get(shard.name)
         return ClusterError(
-            f"{shard.label} died on the cluster {RETRIES + 1} times{f', last seen as {place}' * bool(place)} "
-            f"({type(error).__name__}): see whether its machines have memory enough and stay up; "
-            "what is finished is kept, go on with --resume, perhaps with a smaller --side-by-side for a new sweep"
+            f"{shard.label} died on the cluster ({type(error).__name__}{f', last seen as {place}' * bool(place)}) and was begun again "
+            f"{RETRIES} times at most: see whether its machines stay up and have enough memory; what is finished is kept: --resume"
         )
 
     def _pass_on_reports(self) -> None:
