@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Protocol, Self
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -101,7 +102,8 @@ class SweepBars:
     def _choose(self, bars: int) -> int:
         """Show the bars of so many shards at most, the earliest; how many that are."""
         for place, shard in enumerate(list(self.shards.values())):
-            self.progress.update(shard.task, visible=place < bars)
+            with suppress(KeyError):  # Frames are drawn in a thread of their own, and the shard may be finished by now.
+                self.progress.update(shard.task, visible=place < bars)
         return min(bars, len(self.shards))
 
     def say(self, line: str) -> None:
