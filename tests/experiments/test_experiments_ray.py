@@ -281,7 +281,7 @@ def test_node_removed(few_digits, tmp_path, capfd):
     from ray.cluster_utils import Cluster
 
     ray.shutdown()
-    planned = expand({**SETTINGS, "epochs": 40, "data_dir": few_digits})
+    planned = expand({**SETTINGS, "epochs": 80, "data_dir": few_digits})
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **SMALL})
     nodes = [cluster.add_node(num_cpus=1, object_store_memory=SMALL["object_store_memory"]) for _ in range(2)]
 
@@ -290,7 +290,7 @@ def test_node_removed(few_digits, tmp_path, capfd):
 
         def shard_progressed(self, shard, progress):
             super().shard_progressed(shard, progress)
-            if progress.stage == "pruned" and self.removed is None:
+            if len({numbers for numbers, stage, _ in self.reported if stage}) == 2 and self.removed is None:
                 self.removed = threading.Thread(target=cluster.remove_node, args=(nodes[0], False))
                 self.removed.start()
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from typing import Any, TextIO, cast
 from urllib.parse import urlsplit
 
@@ -72,11 +73,12 @@ def connected(address: str | None) -> Iterator[Any]:
         except (ray.exceptions.RayError, OSError, RuntimeError, ValueError, ImportError, SystemExit) as error:
             ray.shutdown()
             raise _useless(None if own else address, first_line(error) or type(error).__name__) from error
-    try:
-        with redirect_stdout(cast(Any, _WithoutRay(sys.stdout))):
+    with redirect_stdout(cast(Any, _WithoutRay(sys.stdout))):
+        try:
             yield ray
-    finally:
-        ray.shutdown()
+        finally:
+            with redirect_stdout(StringIO()):  # In the end this thread prints what that of Ray has kept back as a repetition.
+                ray.shutdown()
 
 
 class _WithoutRay:
