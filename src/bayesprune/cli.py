@@ -16,12 +16,14 @@ from rich.table import Table
 from bayesprune.benchmark import benchmark
 from bayesprune.data import describe_datasets, load_dataset
 from bayesprune.data.folders import named_folder
-from bayesprune.errors import BayespruneError, InputError, RunFolderError, one_line
+from bayesprune.errors import BayespruneError, InputError, RunFolderError, did_you_mean, one_line
 from bayesprune.example_inputs import first_line
 from bayesprune.experiments import RunConfig, check_config, complete, read_config, run_main_job, with_tradeoff
 from bayesprune.experiments.compacted import CERTIFICATE, NETWORK
 from bayesprune.experiments.deployment import export_deployment, open_deployment
+from bayesprune.experiments.engine import Engine, LocalEngine
 from bayesprune.experiments.grid import expand, read_grid
+from bayesprune.experiments.ray_engine import RayEngine
 from bayesprune.experiments.sweep import ROWS, read_sweep, run_sweep
 from bayesprune.experiments.watching import SweepBars
 from bayesprune.models import build_network
@@ -277,7 +279,11 @@ def export(
 
 `bayesprune sweep examples/sweep.toml` — the same from a file
 
-`bayesprune sweep --resume sweeps/20260101-120000` — go on where a sweep was stopped"""
+`bayesprune sweep examples/sweep.toml --engine ray` — several shards at a time, on the cores and GPUs of this machine
+
+`bayesprune sweep examples/sweep.toml --engine ray --address 192.0.2.7:6379` — on a Ray cluster
+
+`bayesprune sweep --resume sweeps/20260101-120000` — go on where a sweep was stopped, with any engine"""
 )
 def sweep(
     file: Annotated[Path | None, typer.Argument(help="A TOML file with the settings; options take the place of its own.")] = None,
@@ -294,6 +300,12 @@ def sweep(
     side_by_side: Annotated[int | None, typer.Option(help="How many models are trained at a time, at most.")] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="The sweep's folder; by default a new one under sweeps/.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the sweep in this folder; needs no other option.")] = None,
+    engine: Annotated[
+        str, typer.Option(help="local: one shard after another; ray: as many at a time as a cluster has room for.")
+    ] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster: host:port, ray://host:port or auto; by default one is started here.")
+    ] = None,
 ) -> None:
     """Train networks x methods x trade-offs x seeds side by side, and draw error against speed-up."""
     with launched() as ranks, _one_voice(ranks):
@@ -313,19 +325,32 @@ def sweep(
         "side_by_side": side_by_side,
     }
     given = {name: value for name, value in given.items() if value is not None}
+    chosen = _engine(engine, address)
     if resume is not None:
         if given or file is not None or folder is not None:
-            raise InputError("--resume goes on with a sweep as it is and needs no other option")
+            raise InputError("--resume goes on with a sweep as it is and needs no other option but --engine and --address")
         planned, folder = read_sweep(resume), resume
     else:
         planned = expand({**({} if file is None else read_grid(file)), **given})
         folder = folder or Path("sweeps") / f"{datetime.now():%Y%m%d-%H%M%S}"
-    with _stoppable("what is finished is kept", f"bayesprune sweep --resume {folder}"), SweepBars(err, len(planned.members)) as watcher:
-        rows = run_sweep(planned, folder, watcher)
+    again = f"bayesprune sweep --resume {folder}" + f" --engine {engine}" * (engine != "local") + f" --address {address}" * bool(address)
+    with _stoppable("what is finished is kept", again), SweepBars(err) as watcher:
+        rows = run_sweep(planned, folder, watcher, chosen)
     draw_tradeoffs(rows, folder / TRADEOFFS)
     for table in sweep_tables(rows):
         out.print(table)
     out.print(f"written to {folder}: {ROWS}, {TRADEOFFS}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _engine(name: str, address: str | None) -> Engine:
+    """Who trains the shards of a sweep."""
+    if name == "ray":
+        return RayEngine(address)
+    if name != "local":
+        raise InputError(f"unknown engine '{name}': there are local and ray.{did_you_mean(name, ('local', 'ray'))}")
+    if address is not None:
+        raise InputError(f"--address {address} is that of a Ray cluster: give --engine ray with it")
+    return LocalEngine()
 
 
 def _parts(text: str, option: str, kind: type[Any]) -> list[Any]:

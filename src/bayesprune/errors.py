@@ -35,6 +35,10 @@ class DivergedError(BayespruneError, ArithmeticError):
     """Training produced a NaN or an infinity; the last good checkpoint is kept."""
 
 
+class ClusterError(BayespruneError):
+    """A cluster cannot be reached or used, or what it was given to do died there."""
+
+
 def one_line(text: str) -> str:
     """The text with line ends and whatever else a terminal would obey written out."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)

@@ -9,27 +9,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from sweeping import Quiet, timeless
 
+import bayesprune.experiments.engine as engine
+import bayesprune.experiments.shard as shards
 import bayesprune.experiments.sweep as sweeps
 from bayesprune.errors import InputError, RunFolderError, StorageError
 from bayesprune.experiments import RunConfig
 from bayesprune.experiments.grid import expand, read_grid
 from bayesprune.experiments.sweep import Sweep, read_sweep, run_sweep
 from bayesprune.storage import read_rows
-from bayesprune.training.watching import Silent
 
 SETTINGS = {"methods": ["bb", "l0"], "factors": [0.5, 2.0], "seeds": [0, 1], "epochs": 1, "side_by_side": 3}
-
-
-class Quiet(Silent):
-    def __init__(self):
-        self.shards = []
-
-    def shard_started(self, number, shards, title, models, done):
-        self.shards.append((number, shards, models, done))
-
-    def shard_finished(self):
-        """Nothing to show."""
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +37,6 @@ def planned(few_digits):
 def through(planned, tmp_path_factory):
     """The rows of a sweep that was never stopped."""
     return run_sweep(planned, tmp_path_factory.mktemp("through") / "sweep", Quiet())
-
-
-def timeless(rows):
-    stages = [[{key: value for key, value in stage.items() if key != "seconds"} for stage in row["stages"]] for row in rows]
-    return [{**row, "stages": own} for row, own in zip(rows, stages, strict=True)]
 
 
 def test_grid(planned):
@@ -113,30 +99,28 @@ def test_stopped_anywhere(planned, through, tmp_path, stop):
     class Stopping(Quiet):
         calls = 0
 
-        def call(self, *_arguments):
-            Stopping.calls += 1
+        def shard_progressed(self, _shard, progress):
+            Stopping.calls += progress.done % progress.steps == 0
             if Stopping.calls == stop:
                 raise KeyboardInterrupt
-
-        epoch_finished = stage_finished = call
 
     folder = tmp_path / "sweep"
     with pytest.raises(KeyboardInterrupt):
         run_sweep(planned, folder, Stopping())
     assert timeless(run_sweep(read_sweep(folder), folder, Quiet())) == timeless(through)
     assert timeless(read_rows(folder / "rows.jsonl")) == timeless(through)
-    assert not (folder / "shard").exists()
+    assert not (folder / "shards").exists()
 
 
 def test_no_memory_halves_the_shard(planned, tmp_path, monkeypatch):
-    run_shard = sweeps._run_shard
+    run_shard = engine.run_shard
 
-    def too_small(members, *rest):
-        if len(members) > 1:
+    def too_small(shard, *rest):
+        if len(shard.members) > 1:
             raise torch.cuda.OutOfMemoryError
-        return run_shard(members, *rest)
+        return run_shard(shard, *rest)
 
-    monkeypatch.setattr(sweeps, "_run_shard", too_small)
+    monkeypatch.setattr(engine, "run_shard", too_small)
     two = Sweep(planned.members[:3])
     rows = run_sweep(two, tmp_path / "sweep", Quiet())
     assert [row["member"] for row in rows] == [0, 1, 2]
@@ -155,7 +139,7 @@ def test_a_finished_sweep_is_only_read(planned, through, tmp_path, few_digits):
     one = Sweep((replace(RunConfig(), method="cd", epochs=1, data_dir=few_digits),))
     rows = run_sweep(one, folder, watcher)
     assert run_sweep(one, folder, watcher) == rows
-    assert watcher.shards == [(1, 1, 1, 0)]
+    assert watcher.finished == [(0,)]
 
 
 @pytest.mark.slow
@@ -201,7 +185,7 @@ def test_full_disk_when_rows_are_written(planned, through, tmp_path, monkeypatch
 
 
 def test_a_member_that_diverges_has_a_row_without_error(few_digits, tmp_path, monkeypatch):
-    build = sweeps.build_seeded
+    build = shards.build_seeded
 
     def spoilt(member, classes):
         model = build(member, classes)
@@ -210,7 +194,7 @@ def test_a_member_that_diverges_has_a_row_without_error(few_digits, tmp_path, mo
                 model.fc2.weight[0, 0] = float("nan")
         return model
 
-    monkeypatch.setattr(sweeps, "build_seeded", spoilt)
+    monkeypatch.setattr(shards, "build_seeded", spoilt)
     three = expand({"seeds": [0, 1, 2], "epochs": 1, "data_dir": few_digits, "side_by_side": 3})
     rows = run_sweep(three, tmp_path / "sweep", Quiet())
     assert [row["status"] for row in rows] == ["finished", "diverged", "finished"]

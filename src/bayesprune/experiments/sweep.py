@@ -1,6 +1,5 @@
 """A sweep: networks x methods x trade-offs x seeds, trained in shards of models side by side, a row for each model."""
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -8,29 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
-from bayesprune.data import Dataset
 from bayesprune.errors import InputError, RunFolderError
-from bayesprune.experiments.main_job import (
-    RunConfig,
-    batches_of,
-    build_seeded,
-    check_config,
-    data_of,
-    plan_of,
-    surroundings,
-    with_tradeoff,
-)
+from bayesprune.experiments.engine import Crew, Engine, LocalEngine
+from bayesprune.experiments.main_job import RunConfig, check_config
+from bayesprune.experiments.shard import Shard, forget
 from bayesprune.experiments.watching import SweepWatcher
 from bayesprune.storage import exists, read_json, read_rows, write_json, write_rows
-from bayesprune.training.devices import usable_device
 from bayesprune.training.lock import sole_use
-from bayesprune.training.stages import DIVERGED, run_stages
-from bayesprune.training.store import CONFIGURATION, RunStore, check_folder, claim_folder
-from bayesprune.training.watching import Watcher
+from bayesprune.training.store import CONFIGURATION, check_folder, claim_folder
 
-ROWS, SHARDS = "rows.jsonl", "shards.json"
+ROWS, SHARDS, CHECKPOINTS = "rows.jsonl", "shards.json", "shards"
 SIDE_BY_SIDE = {"cpu": 15, "cuda": 128}
 """How many models are trained side by side at most, by the type of the device."""
 
@@ -77,11 +64,18 @@ def read_sweep(folder: Path) -> Sweep:
         raise RunFolderError(f"{folder} is not a sweep's folder: give the one that an earlier sweep printed") from error
 
 
-def run_sweep(sweep: Sweep, folder: Path, watcher: SweepWatcher) -> list[dict[str, Any]]:
+def run_sweep(sweep: Sweep, folder: Path, watcher: SweepWatcher, engine: Engine | None = None) -> list[dict[str, Any]]:
     """Train all models of a sweep that have no row yet.
 
-    The folder holds ``config.json``, ``shards.json``, ``rows.jsonl`` and the checkpoints of the shard in progress. A row is written once,
-    when its shard is finished, together with all others of the file; whenever a sweep is stopped, it goes on after the last checkpoint.
+    The folder holds ``config.json``, ``shards.json``, ``rows.jsonl`` and, in ``shards/``, the checkpoints of the shards in progress. A row
+    is written once, by this process, when its shard is finished, together with all others of the file; whenever a sweep is stopped, it goes
+    on after the last checkpoints, with this engine or another.
+
+    Args:
+        sweep: which models.
+        folder: of the sweep.
+        watcher: is told of progress.
+        engine: trains the shards; by default this process, one after another.
 
     Returns:
         The rows, in the order of the members.
@@ -92,55 +86,43 @@ def run_sweep(sweep: Sweep, folder: Path, watcher: SweepWatcher) -> list[dict[st
     check_folder(folder, configuration)
     with sole_use(folder):
         claim_folder(folder, configuration)
-        data: dict[tuple[str, str | None], Dataset] = {}
-        while True:
-            shards = _shards(sweep, folder)
-            rows = {row["member"]: row for row in (read_rows(folder / ROWS) if exists(folder / ROWS) else [])}
-            todo = [(number, shard) for number, shard in enumerate(shards) if not set(shard) <= rows.keys()]
-            if not todo:
-                shutil.rmtree(folder / "shard", ignore_errors=True)
-                return [rows[number] for number in range(len(sweep.members))]
-            number, shard = todo[0]
-            members = [sweep.members[each] for each in shard]
-            title = f"{members[0].network} on {members[0].dataset}, {members[0].method}"
-            watcher.shard_started(number + 1, len(shards), title, len(members), len(rows))
-            try:
-                finished = _run_shard(members, folder / "shard", _data_of(members[0], data), watcher)
-            except torch.cuda.OutOfMemoryError:
-                _halve(shards, number, folder)
-                continue
-            new = [{"member": each, **row} for each, row in zip(shard, finished, strict=True)]
-            write_rows(folder / ROWS, [row for _, row in sorted((rows | {row["member"]: row for row in new}).items())])
-            shutil.rmtree(folder / "shard", ignore_errors=True)
-            watcher.shard_finished()
+        rows = {row["member"]: row for row in (read_rows(folder / ROWS) if exists(folder / ROWS) else [])}
+        watcher.sweep_started(sweep.members, list(rows.values()))
+        if any(not _finished(shard, rows) for shard in _shards(sweep, folder)):
+            with (engine or LocalEngine()).started(folder / CHECKPOINTS, watcher) as crew:
+                _train(sweep, folder, rows, crew, watcher)
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    return [rows[number] for number in range(len(sweep.members))]
 
 
-def _run_shard(members: Sequence[RunConfig], folder: Path, data: Dataset, watcher: Watcher) -> list[dict[str, Any]]:
-    """Train models side by side; their rows."""
-    first = members[0]
-    recipe, device = check_config(first), usable_device(first.device)
-    configuration = {"members": [asdict(member) for member in members]}
-    if exists(folder) and read_json(folder / CONFIGURATION) != json.loads(json.dumps(configuration)):
-        shutil.rmtree(folder)  # Of a shard whose rows were written just before the sweep was stopped, or that was too large.
-    store = RunStore(folder, configuration)
-    models = [build_seeded(member, data).to(device) for member in members]
-    plans = [plan_of(member, recipe, len(data.train)) for member in members]
-    training, test = batches_of(data, recipe, device)
-    runs = run_stages(models, plans, training, test, F.cross_entropy, store, watcher)
-    rows = []
-    for member, run in zip(members, runs, strict=True):
-        last = run.results[-1]
-        outcome = {name: last.get(name) for name in ("error", "kept", "speedup", "memory")}
-        status = {"status": DIVERGED, "reason": last["reason"]} if run.diverged else {"status": "finished"}
-        rows.append({**asdict(with_tradeoff(member)), **status, **outcome, "stages": run.results, **surroundings(device)})
-    return rows
+def _train(sweep: Sweep, folder: Path, rows: dict[int, dict[str, Any]], crew: Crew, watcher: SweepWatcher) -> None:
+    """Have all shards trained that lack rows, and add the rows to those that are there."""
+    waiting: set[Shard] = set()
+
+    def submit(numbers: tuple[int, ...]) -> None:
+        shard = Shard(numbers, tuple(sweep.members[number] for number in numbers))
+        waiting.add(shard)
+        crew.submit(shard)
+
+    for numbers in _shards(sweep, folder):
+        if not _finished(numbers, rows):
+            submit(numbers)
+    while waiting:
+        shard, found = crew.wait()
+        waiting.remove(shard)
+        if found is None:
+            watcher.shard_split(shard)
+            for half in _halve(_shards(sweep, folder), shard.numbers, folder):
+                submit(half)
+        else:
+            rows |= {row["member"]: row for row in found}
+            write_rows(folder / ROWS, [row for _, row in sorted(rows.items())])
+            watcher.shard_finished(shard, found)
+        forget(folder / CHECKPOINTS, shard)
 
 
-def _data_of(member: RunConfig, known: dict[tuple[str, str | None], Dataset]) -> Dataset:
-    key = (member.dataset, member.data_dir)
-    if key not in known:
-        known[key] = data_of(member)
-    return known[key]
+def _finished(numbers: tuple[int, ...], rows: dict[int, dict[str, Any]]) -> bool:
+    return set(numbers) <= rows.keys()
 
 
 def _shards(sweep: Sweep, folder: Path) -> list[tuple[int, ...]]:
@@ -151,14 +133,14 @@ def _shards(sweep: Sweep, folder: Path) -> list[tuple[int, ...]]:
     return [tuple(shard) for shard in read_json(path)]
 
 
-def _halve(shards: list[tuple[int, ...]], number: int, folder: Path) -> None:
+def _halve(shards: list[tuple[int, ...]], shard: tuple[int, ...], folder: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Split a shard that the device has no memory for."""
-    shard = shards[number]
     if len(shard) == 1:
         raise InputError("the device has not enough memory for a single model: choose another --device or a smaller network")
-    middle = (len(shard) + 1) // 2
-    write_json(folder / SHARDS, [*shards[:number], shard[:middle], shard[middle:], *shards[number + 1 :]])
-    torch.cuda.empty_cache()
+    middle, number = (len(shard) + 1) // 2, shards.index(shard)
+    halves = shard[:middle], shard[middle:]
+    write_json(folder / SHARDS, [*shards[:number], *halves, *shards[number + 1 :]])
+    return halves
 
 
 def _usual_size(member: RunConfig) -> int:

@@ -11,20 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from rich.table import Table
 
+from bayesprune.experiments.standings import sweep_groups
 from bayesprune.report.tables import join_units
 from bayesprune.storage import write_bytes
 
 _FEW = 300
 """Up to this ratio the powers of ten alone would be too few ticks."""
 _COLOURS = {"bb": "#1b6ca8", "dbb": "#d1495b", "sbp": "#66a182", "vib": "#edae49", "l0": "#8d6a9f", "gd": "#5c5c5c", "cd": "#a3bac3"}
-
-
-def sweep_groups(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str, float | None], list[dict[str, Any]]]:
-    """The rows that differ in their seed alone, by network, method and trade-off."""
-    groups: dict[tuple[str, str, float | None], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["network"], row["method"], row["tradeoff"]), []).append(row)
-    return groups
 
 
 def sweep_tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
