@@ -1,5 +1,6 @@
 """Elementary functions that keep their digits where the textbook form loses them."""
 
+import inspect
 import math
 from typing import Any, cast
 
@@ -27,6 +28,10 @@ class _Log1mexp(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         return -gradient / torch.expm1(-x)
+
+
+# torch asks for the signature at every call, which takes longer than the computation on a processor; here it finds it ready.
+_Log1mexp.forward.__signature__ = inspect.signature(_Log1mexp.forward)  # type: ignore[attr-defined]
 
 
 def log1mexp(x: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 import torch.nn.functional as F
 
 from bayesprune.data import Dataset
+from bayesprune.errors import DivergedError
 from bayesprune.experiments.main_job import (
     RunConfig,
     batches_of,
@@ -25,7 +26,7 @@ from bayesprune.experiments.main_job import (
 from bayesprune.storage import exists, files_in, is_folder, make_folder, read_json
 from bayesprune.training.devices import usable_device
 from bayesprune.training.recipes import StageName
-from bayesprune.training.stages import DIVERGED, run_stages
+from bayesprune.training.stages import DIVERGED, StagedRun, run_stages
 from bayesprune.training.store import CONFIGURATION, RunStore
 from bayesprune.training.watching import Watcher
 
@@ -153,7 +154,10 @@ def run_shard(shard: Shard, folder: Path, data: Dataset, watcher: Watcher, devic
     models = [build_seeded(member, data).to(device) for member in shard.members]
     plans = [plan_of(member, recipe, len(data.train)) for member in shard.members]
     training, test = batches_of(data, recipe, device)
-    runs = run_stages(models, plans, training, test, F.cross_entropy, store, watcher)
+    try:
+        runs = run_stages(models, plans, training, test, F.cross_entropy, store, watcher)
+    except DivergedError as error:  # The only model of the shard: among several it would have been set aside.
+        runs = [StagedRun(models[0], [{"status": DIVERGED, "reason": str(error), "error": None}])]
     rows = []
     for number, member, run in zip(shard.numbers, shard.members, runs, strict=True):
         last = run.results[-1]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from bayesprune.errors import InputError, RunFolderError
+from bayesprune.experiments.capacity import models_that_fit
 from bayesprune.experiments.engine import Crew, Engine, LocalEngine
 from bayesprune.experiments.main_job import RunConfig, check_config
 from bayesprune.experiments.shard import Shard, forget
@@ -19,7 +20,7 @@ from bayesprune.training.store import CONFIGURATION, check_folder, claim_folder
 
 ROWS, SHARDS, CHECKPOINTS = "rows.jsonl", "shards.json", "shards"
 SIDE_BY_SIDE = {"cpu": 15, "cuda": 128}
-"""How many models are trained side by side at most, by the type of the device."""
+"""How many models are trained side by side at most, by the type of the device: beyond that nothing is gained."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Sweep:
 
     Attributes:
         members: what each of them is.
-        side_by_side: how many at most are trained at a time; None for as many as the device is expected to hold.
+        side_by_side: how many at most are trained at a time; None for as many as the device holds and as pay.
     """
 
     members: tuple[RunConfig, ...]
@@ -144,7 +145,10 @@ def _halve(shards: list[tuple[int, ...]], shard: tuple[int, ...], folder: Path) 
 
 
 def _usual_size(member: RunConfig) -> int:
-    return 1 if member.network == "vgg-like" else SIDE_BY_SIDE.get(torch.device(member.device).type, 1)
+    """How many models like this one are trained side by side: as many as pay and, on a GPU that is at hand, as many as fit."""
+    device = torch.device(member.device).type
+    most = 1 if member.network == "vgg-like" else SIDE_BY_SIDE.get(device, 1)
+    return models_that_fit(member, most) if device == "cuda" and torch.cuda.is_available() else most
 
 
 def _cut(numbers: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:

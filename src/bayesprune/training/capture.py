@@ -1,6 +1,7 @@
 """An epoch as one program on the GPU: a step is compiled, captured once and replayed, with data and schedules on the device."""
 
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -8,30 +9,54 @@ import torch
 from torch import Tensor
 
 from bayesprune.data.batches import EpochPlan, TensorBatches
+from bayesprune.errors import BayespruneError, BayespruneWarning
+from bayesprune.example_inputs import first_line
 from bayesprune.training.convolutions import as_products
 from bayesprune.training.step import Step
 
 _WARM_UPS = 3
 
 
+def captured_epoch(step: Step, source: TensorBatches, plan: EpochPlan) -> "CapturedEpoch | None":
+    """An epoch as one program: compiled, or as it is where there is no compiler; None where it cannot be captured either.
+
+    A model may look at its values on the way, and a compiler may be missing or give up. Training is slower then, and says so.
+    """
+    for compiled in (True, False):
+        try:
+            return CapturedEpoch(step, source, plan, compiled)
+        except (torch.cuda.OutOfMemoryError, BayespruneError):
+            raise
+        except Exception as error:  # noqa: BLE001  Compilers and drivers raise whatever they like.
+            what = "compiled" if compiled else "captured as a CUDA graph"
+            warnings.warn(f"the step cannot be {what}, which makes training slower: {first_line(error)}", BayespruneWarning, stacklevel=2)
+    return None
+
+
 class CapturedEpoch:
     """Replays a captured step for every full batch of an epoch.
 
     Args:
-        step: compiled here.
+        step: what to replay.
         source: whose data lie on the GPU.
         plan: of any epoch, for its shapes.
+        compiled: whether to compile the step first.
     """
 
-    def __init__(self, step: Step, source: TensorBatches, plan: EpochPlan) -> None:
+    def __init__(self, step: Step, source: TensorBatches, plan: EpochPlan, compiled: bool = True) -> None:
         self.step, self.source = step, source
         self.plan = plan.to(source.device)
         self.offsets = torch.arange(source.batch_size, device=source.device)
         self.full_steps = source.n_data // source.batch_size
         self.plainly = step.objective
         started = time.perf_counter()
-        step.objective = torch.compile(step.objective, dynamic=False, fullgraph=True)
-        self.graph = self._captured()
+        if compiled:
+            step.objective = torch.compile(step.objective, dynamic=False, fullgraph=True)
+        try:
+            self.graph = self._captured()
+        except BaseException:
+            step.objective = self.plainly
+            raise
         self.seconds_to_set_up = time.perf_counter() - started
 
     def run(self, plan: EpochPlan, pause_at: int, pause: Callable[[], None]) -> None:
@@ -60,12 +85,13 @@ class CapturedEpoch:
         """The step as a graph. Warming up trains, so everything it changes is put back."""
         members = self.step.members
         before = {name: tensor.detach().clone() for name, tensor in self._state().items()}
-        with nullcontext() if members.alone else as_products(members.first):
-            graph = self._recorded()
-        with torch.no_grad():
-            for name, tensor in self._state().items():
-                tensor.copy_(before[name]) if name in before else tensor.zero_()  # Moments that did not exist start at zero.
-        return graph
+        try:
+            with nullcontext() if members.alone else as_products(members.first):
+                return self._recorded()
+        finally:
+            with torch.no_grad():
+                for name, tensor in self._state().items():
+                    tensor.copy_(before[name]) if name in before else tensor.zero_()  # Moments that did not exist start at zero.
 
     def _recorded(self) -> torch.cuda.CUDAGraph:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -12,36 +12,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-_PARTS = 10
-"""A batch is multiplied in so many parts, because the gradient of a small kernel, a sum over a whole batch, would occupy few processors."""
-
-_ALIGNMENT = 8
-"""Rows of patches are filled up with zeros to a multiple of this: tensor cores want aligned rows."""
-
 
 def convolve_patches(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """What the layer computes for inputs of shape (N, C, H, W)."""
+    """What the layer computes for inputs of shape (N, C, H, W): for each image the kernels times its patches, one a column.
+
+    So patches are copied along the rows of the image, and the product needs no other layout than the image's own.
+    """
     assert not isinstance(layer.padding, str)
     (top, left), (down, right), (tall, wide) = layer.padding, layer.stride, layer.dilation
     x = F.pad(x, (left, left, top, top)) if top or left else x
     rows, columns = weight.shape[2:]
     # Row by row of the kernel and column by column: a compiler makes one kernel of few slices that are put together, not of many.
-    patches = _shifted(_shifted(x, 2, rows, down, tall), 3, columns, right, wide)
-    count, _, height, width = patches.shape[:4]
-    parts = max(part for part in range(1, _PARTS + 1) if count % part == 0)
-    flat = patches.permute(0, 2, 3, 1, 4, 5).reshape(parts, count // parts * height * width, -1)
-    kernel = weight.flatten(1)
-    rest = -kernel.shape[1] % _ALIGNMENT
-    outputs = (F.pad(flat, (0, rest)) @ F.pad(kernel, (0, rest)).T.expand(parts, -1, -1)).view(count, height, width, -1).permute(0, 3, 1, 2)
+    patches = _shifted(_shifted(x, 2, 2, rows, down, tall), 4, 3, columns, right, wide)
+    count, height, width = len(x), *patches.shape[-2:]
+    outputs = (weight.flatten(1).expand(count, -1, -1) @ patches.reshape(count, -1, height * width)).view(count, -1, height, width)
     return outputs if bias is None else outputs + bias[:, None, None]
 
 
-def _shifted(x: Tensor, dim: int, size: int, stride: int, dilation: int) -> Tensor:
-    """What each element of a kernel sees along a dimension, in a new last dimension."""
+def _shifted(x: Tensor, dim: int, new: int, size: int, stride: int, dilation: int) -> Tensor:
+    """What each element of a kernel sees along a dimension, in a new dimension."""
     reach = x.shape[dim] - dilation * (size - 1) - 1
     starts = [dilation * index for index in range(size)]
     index = [slice(None)] * dim
-    return torch.stack([x[(*index, slice(start, start + reach + 1, stride))] for start in starts], dim=-1)
+    return torch.stack([x[(*index, slice(start, start + reach + 1, stride))] for start in starts], dim=new)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from bayesprune.gates import gates
 from bayesprune.graph.layer_types import BATCH_NORMS
 from bayesprune.noise import derive_seed
 from bayesprune.objective import KLScale, gate_scales, linear_warmup, param_groups
-from bayesprune.training.capture import CapturedEpoch
+from bayesprune.training.capture import CapturedEpoch, captured_epoch
 from bayesprune.training.devices import tensor_cores
 from bayesprune.training.divergence import find_nonfinite
 from bayesprune.training.evaluation import LossFunction
@@ -35,8 +35,8 @@ _LOOK_AT = 0.75
 """The share of an epoch after which units that are to be removed at its end must be out of use already."""
 _ALIGNMENT = 8
 """Of the widths on a GPU, whose tensor cores want it."""
-_WORTH_A_PROGRAM = 0.3
-"""The share of the weights that must go to make it worth a new program on a GPU."""
+_GAIN_ON_GPU = 0.2
+"""How much of a captured step goes with the weights: without 84 % of them, one of VGG-like takes 17 % less."""
 
 
 class StageTrainer:
@@ -169,7 +169,10 @@ class StageTrainer:
         assert isinstance(self.source, TensorBatches)
         plan = self._next_plan or self.source.plan(self.seeds, self.epoch)
         if self._program is None:
-            self._program = CapturedEpoch(self.step, self.source, plan)
+            self._program = captured_epoch(self.step, self.source, plan)
+        if self._program is None:
+            self.captures = False
+            return self._run_plainly(on_step)
         self._began = time.perf_counter()
         self._program.run(plan, int(_LOOK_AT * len(self.source)), self._look)
         self._next_plan = self.source.plan(self.seeds, self.epoch + 1)  # While the device is at work.
@@ -250,9 +253,9 @@ class StageTrainer:
         if self._program is None:
             return True
         now = sum(parameter.numel() for parameter in self.first.parameters())
-        saved = 1.0 - candidate.size / now
+        saved = _GAIN_ON_GPU * (1.0 - candidate.size / now)
         to_come = (self.recipe.epochs - self.epoch) * self._seconds
-        return saved > _WORTH_A_PROGRAM and saved * to_come > self._program.seconds_to_set_up
+        return saved * to_come > self._program.seconds_to_set_up
 
     def _train_narrow(self) -> None:
         assert self._narrow is not None
