@@ -17,7 +17,7 @@ from rich.console import Console
 from bayesprune.report import stage_table
 from bayesprune.storage import append_row, make_folder, read_json
 
-SETTINGS = ("network", "dataset", "method", "recipe", "tradeoff", "seed", "device", "hardware", "torch", "python", "version")
+SETTINGS = ("network", "dataset", "method", "recipe", "tradeoff", "shrink", "seed", "device", "hardware", "torch", "python", "version")
 
 
 def main() -> None:

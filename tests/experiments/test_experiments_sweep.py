@@ -19,6 +19,7 @@ from bayesprune.experiments import RunConfig
 from bayesprune.experiments.grid import expand, read_grid
 from bayesprune.experiments.sweep import Sweep, read_sweep, run_sweep
 from bayesprune.storage import read_rows
+from bayesprune.training.recipes import find_recipe
 
 SETTINGS = {"methods": ["bb", "l0"], "factors": [0.5, 2.0], "seeds": [0, 1], "epochs": 1, "side_by_side": 3}
 
@@ -42,7 +43,8 @@ def through(planned, tmp_path_factory):
 def test_grid(planned):
     assert len(planned.members) == 8
     found = sorted({(member.method, member.tradeoff) for member in planned.members})
-    assert found == [("bb", 1.75), ("bb", 7.0), ("l0", pytest.approx(0.05 / 60_000)), ("l0", pytest.approx(0.2 / 60_000))]
+    usual = find_recipe("fast").tradeoffs["bb"]
+    assert found == [("bb", 0.5 * usual), ("bb", 2.0 * usual), ("l0", pytest.approx(0.05 / 60_000)), ("l0", pytest.approx(0.2 / 60_000))]
     assert planned.shards() == [(0, 1), (2, 3), (4, 5), (6, 7)]
     assert replace(planned, side_by_side=4).shards() == [(0, 1, 2, 3), (4, 5, 6, 7)]
     own = expand({"methods": ["bb", "cd"], "tradeoffs": {"bb": [1, 2, 3]}, "seeds": [5]})
@@ -184,7 +186,8 @@ def test_full_disk_when_rows_are_written(planned, through, tmp_path, monkeypatch
     assert timeless(run_sweep(planned, folder, Quiet())) == timeless(through)
 
 
-def test_a_member_that_diverges_has_a_row_without_error(few_digits, tmp_path, monkeypatch):
+@pytest.mark.parametrize("side_by_side", [1, 3])
+def test_a_member_that_diverges_has_a_row_without_error(few_digits, tmp_path, monkeypatch, side_by_side):
     build = shards.build_seeded
 
     def spoilt(member, classes):
@@ -195,7 +198,7 @@ def test_a_member_that_diverges_has_a_row_without_error(few_digits, tmp_path, mo
         return model
 
     monkeypatch.setattr(shards, "build_seeded", spoilt)
-    three = expand({"seeds": [0, 1, 2], "epochs": 1, "data_dir": few_digits, "side_by_side": 3})
+    three = expand({"seeds": [0, 1, 2], "epochs": 1, "data_dir": few_digits, "side_by_side": side_by_side})
     rows = run_sweep(three, tmp_path / "sweep", Quiet())
     assert [row["status"] for row in rows] == ["finished", "diverged", "finished"]
     assert (rows[1]["error"], rows[1]["kept"]) == (None, None)

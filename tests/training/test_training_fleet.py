@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fleets import NETWORKS, convolutional, dense, model, nothing, source
+from scipy.stats import ks_2samp
 
 from bayesprune.errors import InputError
 from bayesprune.gates import METHODS, gates
@@ -149,3 +150,34 @@ def test_models_of_other_shapes_are_refused():
         Members([dense(), convolutional()])
     with pytest.raises(InputError, match="no model"):
         Members([])
+
+
+def test_members_and_models_alone_end_alike_in_distribution():
+    """Thirty of each, of one trade-off and another: the same seeds end at the same place up to rounding, others as far apart as ever."""
+    count = 30
+    recipe = StageRecipe(epochs=8, lr=3e-2, gate_speed=2.0)
+
+    def stage(models, seeds, scales):
+        return StageTrainer(models, source(), recipe, F.cross_entropy, seeds=seeds, kl_scales=scales)
+
+    def outcome(trained):
+        while not trained.finished:
+            trained.train_epoch(nothing)
+        losses = [each.loss for each in evaluate_members(trained.members, trained.source, F.cross_entropy)]
+        return list(zip(losses, [sum(units) for units in kept_units(trained.members)], strict=True))
+
+    models = [model("dense", "bb", seed) for seed in range(count)]
+    seeds, scales = list(range(100, 100 + count)), [0.02 if seed % 2 else 0.2 for seed in range(count)]
+    alone = [outcome(stage([copy.deepcopy(each)], [seed], [scale]))[0] for each, seed, scale in zip(models, seeds, scales, strict=True)]
+    others = [
+        outcome(stage([copy.deepcopy(each)], [seed + 500], [scale]))[0] for each, seed, scale in zip(models, seeds, scales, strict=True)
+    ]
+    together = outcome(stage(models, seeds, scales))
+    for measure in (0, 1):
+        fleet, single, apart = (torch.tensor([float(each[measure]) for each in group]) for group in (together, alone, others))
+        difference = fleet - single
+        bound = 4 * difference.std() / math.sqrt(count) + 1e-3
+        assert abs(float(difference.mean())) <= bound
+        assert ks_2samp(fleet.tolist(), apart.tolist()).pvalue > 1e-3
+        assert ks_2samp(fleet[::2].tolist(), fleet[1::2].tolist()).pvalue < 1e-3  # It could tell: the trade-offs differ.
+        assert float(difference.abs().median()) < 0.5 * float((fleet - apart).abs().median()) + 1e-6
