@@ -14,9 +14,11 @@ from torch import nn
 
 import bayesprune
 from bayesprune import cli
+from bayesprune.cli import running
 from bayesprune.data import load_mnist
 from bayesprune.data.folders import DATA_VARIABLE
 from bayesprune.errors import InputError
+from bayesprune.training.recipes import find_recipe
 
 STAGE_KEYS = {"stage", "error", "kept", "speedup", "memory", "seconds"}
 
@@ -231,7 +233,7 @@ def test_form_of_the_summary(finished, digits_folder):
     assert summary["stages"][0]["memory"] == 100
     assert (summary["status"], summary["network"], summary["dataset"], summary["method"]) == ("finished", "lenet-500-300", "mnist", "dbb")
     assert (summary["seed"], summary["epochs"], summary["device"], summary["data_dir"]) == (3, 1, "cpu", str(digits_folder))
-    assert summary["tradeoff"] == json.loads((finished / "config.json").read_text())["tradeoff"] == 3.5
+    assert summary["tradeoff"] == json.loads((finished / "config.json").read_text())["tradeoff"] == find_recipe("fast").tradeoffs["bb"]
     assert summary["version"] == bayesprune.__version__
     assert all(summary[key] for key in ("hardware", "torch", "python"))
 
@@ -351,7 +353,7 @@ def test_options_and_their_defaults(command, monkeypatch, tmp_path, options, gpu
         configurations.append(asdict(config))
         raise InputError("not now")
 
-    monkeypatch.setattr(cli, "run_main_job", stop)
+    monkeypatch.setattr(running, "run_main_job", stop)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     assert refused(command("run", "--out", tmp_path / "run", *options), "not now")
     assert configurations[0].items() >= expected.items()
@@ -361,7 +363,7 @@ def test_stopped_by_the_user(command, tmp_path, monkeypatch, digits_folder):
     def stop(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "run_main_job", stop)
+    monkeypatch.setattr(running, "run_main_job", stop)
     result = command("run", "--out", tmp_path / "run", "--data-dir", digits_folder)
     assert result.code == 130
     assert "--resume" in result.err

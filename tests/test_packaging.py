@@ -19,7 +19,7 @@ MNIST = {
     f"data/mnist/{name}.gz"
     for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 }
-NEEDED = MNIST | {"data/mnist/ATTRIBUTION.md", "py.typed", "__init__.py", "cli.py"}
+NEEDED = MNIST | {"data/mnist/ATTRIBUTION.md", "py.typed", "__init__.py", "cli/__init__.py"}
 SDIST_EXTRAS = {"PKG-INFO", "README.md", "LICENSE", "NOTICE", "CHANGELOG.md", "pyproject.toml", ".gitignore"}
 
 PROBE = """

@@ -10,7 +10,10 @@ from bayesprune.artifact import load
 from bayesprune.errors import RunFolderError, StorageError
 from bayesprune.experiments import RunConfig, read_config, run_main_job
 from bayesprune.training.lock import sole_use
+from bayesprune.training.recipes import find_recipe
 from bayesprune.training.watching import Silent
+
+USUAL = find_recipe("fast").tradeoffs["bb"]
 
 
 class StoppedError(Exception):
@@ -87,7 +90,7 @@ def test_configuration_is_there_before_anything_else(config, tmp_path, monkeypat
     with pytest.raises(StoppedError):
         run_main_job(config, tmp_path / "run", Silent())
     assert set(contents(tmp_path / "run")) == {"config.json"}
-    usual = replace(config, tradeoff=3.5)
+    usual = replace(config, tradeoff=USUAL, shrink=True)
     assert read_config(tmp_path / "run") == usual
     stored = json.loads((tmp_path / "run" / "config.json").read_text())
     assert [stage["epochs"] for stage in stored.pop("stages").values()] == [2, 2, 2]
@@ -160,7 +163,8 @@ def test_resume_from_another_place(command, tmp_path, monkeypatch, make_digits):
 
 
 @pytest.mark.parametrize(
-    "option", [("--seed", 0), ("--tradeoff", 3.5), ("--method", "bb"), ("--epochs", 2), ("--network", "lenet-500-300"), ("--device", "cpu")]
+    "option",
+    [("--seed", 0), ("--tradeoff", USUAL), ("--method", "bb"), ("--epochs", 2), ("--network", "lenet-500-300"), ("--device", "cpu")],
 )
 def test_options_that_agree_may_be_repeated(command, finished, option):
     assert command("run", "--resume", finished, *option).code == 0
@@ -173,7 +177,7 @@ def test_options_that_agree_may_be_repeated(command, finished, option):
         (("--method", "dbb"), ("method bb, not dbb",)),
         (("--epochs", 3), ("epochs 2, not 3",)),
         (("--kl-scale", 2), ("kl-scale None, not 2.0",)),
-        (("--tradeoff", "nan"), ("tradeoff 3.5, not nan",)),
+        (("--tradeoff", "nan"), (f"tradeoff {USUAL}, not nan",)),
         (("--network", "lenet5-caffe"), ("network lenet-500-300, not lenet5-caffe",)),
         (("--data-dir", "/elsewhere"), ("data-dir", "not /elsewhere")),
         (("--before-norm",), ("before-norm False, not True",)),
@@ -192,7 +196,7 @@ def test_options_that_contradict_the_run(command, stopped, option, parts):
     [
         (("--epochs", 3), "epochs (2 there, 3 here), stages.dense.epochs (2 there, 3 here), "),
         (("--epochs", 2, "--seed", 1), "seed (0 there, 1 here));"),
-        (("--epochs", 2, "--tradeoff", 2), "tradeoff (3.5 there, 2.0 here));"),
+        (("--epochs", 2, "--tradeoff", 2), f"tradeoff ({USUAL} there, 2.0 here));"),
     ],
 )
 def test_folder_of_another_configuration(command, config, finished, options, named):
@@ -209,12 +213,12 @@ def without_tradeoff(folder):
     return folder
 
 
-@pytest.mark.parametrize("option", [(), ("--tradeoff", 3.5)], ids=str)
+@pytest.mark.parametrize("option", [(), ("--tradeoff", USUAL)], ids=str)
 def test_folders_of_earlier_versions(command, finished_once, finished, stopped, option):
     for folder in (without_tradeoff(finished), without_tradeoff(stopped)):
         assert command("run", "--resume", folder, *option).code == 0
         assert without_seconds(folder) == without_seconds(finished_once)
-        assert refused(command("run", "--resume", folder, "--tradeoff", 2), "tradeoff 3.5, not 2.0")
+        assert refused(command("run", "--resume", folder, "--tradeoff", 2), f"tradeoff {USUAL}, not 2.0")
 
 
 @pytest.mark.parametrize("method", ["cd", "bb"])
@@ -344,3 +348,21 @@ def test_checkpoint_of_another_network(command, stopped, tmp_path, digits_folder
         run_main_job(RunConfig(network="lenet5-caffe", epochs=2, data_dir=str(digits_folder)), other, StopAfter(2))
     shutil.copy(other / "checkpoints" / "dense.safetensors", stopped / "checkpoints" / "dense.safetensors")
     assert refused(command("run", "--resume", stopped), "does not belong to this model")
+
+
+def test_a_folder_of_before_shrinking_is_gone_on_with(config, tmp_path):
+    """Earlier versions trained the whole network, in float32, and did not write that down."""
+    folder = tmp_path / "run"
+    config = replace(config, shrink=False)
+    with pytest.raises(StoppedError):
+        run_main_job(config, folder, StopAfter(2))
+    written = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({name: value for name, value in written.items() if name not in ("shrink", "precision")}))
+    assert read_config(folder) == replace(config, tradeoff=USUAL)
+    assert run_main_job(read_config(folder), folder, Silent())["status"] == "finished"
+
+
+def test_shrinking_is_in_the_configuration(finished, config, command):
+    assert json.loads((finished / "config.json").read_text())["shrink"] is True
+    assert refused(command("run", "--resume", finished, "--no-shrink"), "shrink True, not False")
+    assert refused(command("run", "--precision", "float64"), "precision is float32 or bfloat16, not 'float64'")

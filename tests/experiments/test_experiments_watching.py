@@ -8,7 +8,9 @@ from rich.console import Console
 from bayesprune.experiments.grid import expand
 from bayesprune.experiments.shard import Shard, ShardProgress
 from bayesprune.experiments.watching import SweepBars
+from bayesprune.training.recipes import find_recipe
 
+USUAL = find_recipe("fast").tradeoffs["bb"]
 FACTORS = [1 + each / 100 for each in range(20)]
 SWEEP = expand({"methods": ["bb", "vib"], "factors": FACTORS, "seeds": [0, 1, 2], "epochs": 14, "side_by_side": 6, "device": "cpu"})
 EPOCH = {
@@ -53,7 +55,9 @@ def screen(bars, width=100, height=24):
 def test_a_line_for_each_trade_off():
     lines = screen(bars_after(2, 2))
     assert lines[0].split() == ["network", "method", "trade-off", "models", "error", "%", "xFLOPs", "memory", "%", "kept", "units"]
-    assert [line.split()[:4] for line in lines[1:5]] == [["lenet-500-300", "bb", f"{3.5 * factor:.4g}", "3/3"] for factor in FACTORS[3::-1]]
+    assert [line.split()[:4] for line in lines[1:5]] == [
+        ["lenet-500-300", "bb", f"{USUAL * factor:.4g}", "3/3"] for factor in FACTORS[3::-1]
+    ]
     assert lines[1].split()[4:] == ["2.50", "8.00", "12.50", "300-100-80"]
     assert "12 of 120 models finished" in lines[5]
     assert [line.split(",")[0] for line in lines[6:]] == ["models 13-18", "models 19-24"]
@@ -82,7 +86,7 @@ def test_the_latest_come_first():
     bars = bars_after(20, 0)
     bars.standings.add([row(0, "diverged")])
     lines = screen(bars)
-    assert lines[1].split()[:4] == ["lenet-500-300", "bb", "3.5", "4/3"]
+    assert lines[1].split()[:4] == ["lenet-500-300", "bb", f"{USUAL:.4g}", "4/3"]
     assert lines[2].split()[1] == "vib"
 
 

@@ -3,7 +3,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from bayesprune.report import stage_table
+from bayesprune.report import removal_lines, stage_table
 from bayesprune.report.tables import join_units
 
 VGG = [64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512, 512]
@@ -53,3 +53,17 @@ def test_long_networks_are_shortened_in_the_middle():
     assert text.startswith("10-11-")
     assert "-…-" in text
     assert text.endswith("-23-24")
+
+
+def test_what_was_removed_when():
+    removals = [{"epoch": epoch, "left": [90 - epoch, 50, 30]} for epoch in range(1, 9)]
+    stages = [
+        {"stage": "dense"},
+        {"stage": "pruned", "removals": removals},
+        {"stage": "dependent", "removals": [{"epoch": 0, "left": [7]}]},
+    ]
+    first, second = removal_lines({"stages": stages})
+    assert first.startswith("units left in training, pruned: 89-50-30 after epoch 1, 88-50-30 after epoch 2")
+    assert first.endswith("85-50-30 after epoch 5, … 82-50-30 after epoch 8")
+    assert second == "units left in training, dependent: 7 from the start"
+    assert removal_lines({"stages": stages[:1]}) == []

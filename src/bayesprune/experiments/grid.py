@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesprune.errors import InputError, StorageError, did_you_mean
-from bayesprune.experiments.main_job import RunConfig, check_config, complete, with_tradeoff
+from bayesprune.experiments.main_job import RunConfig, check_config, complete, spelled_out
 from bayesprune.experiments.sweep import Sweep
 
 _LISTS = {"networks": str, "methods": str, "factors": (int, float), "seeds": int}
@@ -78,7 +78,7 @@ def expand(settings: Mapping[str, Any]) -> Sweep:
 
 
 def _tradeoffs(base: RunConfig, factors: list[float], own: list[float] | None) -> Iterator[float | None]:
-    usual = with_tradeoff(base).tradeoff
+    usual = spelled_out(base).tradeoff
     if usual is None:  # Concrete dropout has none.
         yield None
     else:

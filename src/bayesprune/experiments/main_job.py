@@ -114,7 +114,6 @@ def complete(given: Mapping[str, Any]) -> RunConfig:
         settings.setdefault("data_dir", str(from_environment.absolute()))
     settings.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")
     settings.setdefault("recipe", "paper" if str(settings["device"]).startswith("cuda") else "fast")
-    settings.setdefault("shrink", find_recipe(settings["recipe"]).shrink)
     return replace(RunConfig(), **settings)
 
 
@@ -143,7 +142,7 @@ def run_main_job(config: RunConfig, folder: Path, watcher: Watcher, ranks: Ranks
         The summary: what the run was, and a row for each stage.
     """
     recipe = check_config(config)
-    config = with_tradeoff(config)
+    config = spelled_out(config)
     finished = ranks.first(lambda: _finished_summary(folder, config, watcher))
     if finished is not None:
         _say_folder(folder, watcher)
@@ -216,11 +215,11 @@ def plan_of(config: RunConfig, recipe: Recipe, n_data: int) -> Plan:
     )
 
 
-def with_tradeoff(config: RunConfig) -> RunConfig:
-    """The configuration with the usual trade-off written out, where none was given and the run has one."""
-    if config.tradeoff is not None or config.kl_scale is not None or config.method == "cd":
-        return config
-    return replace(config, tradeoff=_usual(config))
+def spelled_out(config: RunConfig) -> RunConfig:
+    """The configuration with what it leaves to its recipe written out: whether to shrink and, if the run has one, the trade-off."""
+    shrink = find_recipe(config.recipe).shrink if config.shrink is None else config.shrink
+    has_tradeoff = config.tradeoff is None and config.kl_scale is None and config.method != "cd"
+    return replace(config, shrink=shrink, tradeoff=_usual(config) if has_tradeoff else config.tradeoff)
 
 
 def _usual(config: RunConfig) -> float:
@@ -244,7 +243,7 @@ def _written(config: RunConfig) -> Iterator[dict[str, Any]]:
 def _finished_summary(folder: Path, config: RunConfig, watcher: Watcher) -> dict[str, Any] | None:
     """The summary of a run that is complete: it needs neither its data nor its device any more."""
     path = folder / SUMMARY
-    if not exists(path) or read_config(folder) not in _spellings(config):
+    if not exists(path) or spelled_out(read_config(folder)) != config:
         return None
     summary = read_json(path)
     if not isinstance(summary, dict) or summary.get("status") != "finished":

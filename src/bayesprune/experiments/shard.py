@@ -20,8 +20,8 @@ from bayesprune.experiments.main_job import (
     check_config,
     data_of,
     plan_of,
+    spelled_out,
     surroundings,
-    with_tradeoff,
 )
 from bayesprune.storage import exists, files_in, is_folder, make_folder, read_json
 from bayesprune.training.devices import usable_device
@@ -163,7 +163,7 @@ def run_shard(shard: Shard, folder: Path, data: Dataset, watcher: Watcher, devic
         last = run.results[-1]
         outcome = {name: last.get(name) for name in ("error", "kept", "speedup", "memory")}
         status = {"status": DIVERGED, "reason": last["reason"]} if run.diverged else {"status": "finished"}
-        row = {"member": number, **asdict(with_tradeoff(member)), **status, **outcome, "stages": run.results, **surroundings(device)}
+        row = {"member": number, **asdict(spelled_out(member)), **status, **outcome, "stages": run.results, **surroundings(device)}
         rows.append(row)
     return rows
 

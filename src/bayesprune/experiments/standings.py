@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from bayesprune.experiments.main_job import RunConfig, with_tradeoff
+from bayesprune.experiments.main_job import RunConfig, spelled_out
 
 Group = tuple[str, str, float | None]
 """A network, a method and a trade-off."""
@@ -36,7 +36,7 @@ class Standings:
     def expect(self, members: Iterable[RunConfig]) -> None:
         """Count the models of a sweep."""
         for member in members:
-            group = (member.network, member.method, with_tradeoff(member).tradeoff)
+            group = (member.network, member.method, spelled_out(member).tradeoff)
             self.expected[group] = self.expected.get(group, 0) + 1
 
     def add(self, rows: Sequence[dict[str, Any]]) -> None:

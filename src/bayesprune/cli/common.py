@@ -1,0 +1,103 @@
+"""What the commands share: the application, the consoles, and how options, errors and Ctrl-C are treated."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from bayesprune.data.folders import named_folder
+from bayesprune.errors import BayespruneError, InputError, one_line
+from bayesprune.training.distributed import Ranks
+from bayesprune.version import __version__
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Bayesian structured sparsification: learn which units of a network are needed, and take the others out.",
+    epilog="""**Examples**
+
+`bayesprune run` — prune LeNet-500-300 on the embedded MNIST, minutes on a laptop
+
+`bayesprune run --resume runs/20260101-120000-lenet-500-300-dbb` — go on where a run was stopped
+
+`bayesprune sweep --methods bb,vib --factors 0.5,1,2` — many models side by side
+
+`bayesprune bench runs/20260101-120000-lenet-500-300-dbb` — the latency of what is left, beside the dense network
+
+`bayesprune export runs/20260101-120000-lenet-500-300-dbb` — what is left, as an ONNX file
+
+`bayesprune data` — the data sets and where they are""",
+)
+out = Console()
+err = Console(stderr=True)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"bayesprune {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")] = False,
+) -> None:
+    pass
+
+
+SHRINK_HELP = "Take pruned units out while training goes on, which makes it faster; by default with the recipe fast."
+PRECISION_HELP = "float32 (the default) or bfloat16, to compute layers in on a GPU."
+
+
+@contextmanager
+def one_voice(ranks: Ranks) -> Iterator[None]:
+    """Let the first of several processes speak for all; an error that another has alone, it has to tell itself."""
+    if ranks.alone:
+        yield
+        return
+    err.quiet = out.quiet = not ranks.is_first
+    try:
+        yield
+    except BayespruneError as error:
+        if ranks.is_first:
+            say_error(error)
+        if not ranks.all_stopped() and not ranks.is_first:
+            err.quiet = False
+            say_error(error)
+        raise typer.Exit(2) from error
+
+
+def say_error(error: BayespruneError) -> None:
+    """Tell an error of our own in one line."""
+    err.print(f"error: {one_line(str(error))}", style="red", highlight=False, soft_wrap=True, markup=False)
+
+
+@contextmanager
+def stoppable(kept: str, command: str) -> Iterator[None]:
+    """Let Ctrl-C end a job in peace, and say how to go on with it."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        err.print(f"stopped; {kept}: go on with {command}", highlight=False, soft_wrap=True, markup=False)
+        raise typer.Exit(130) from stop
+
+
+def absolute(data_dir: Path) -> str:
+    """The data folder as it is found from anywhere: a run may be taken up from another place."""
+    folder = named_folder(data_dir)
+    assert folder is not None
+    return str(folder.absolute())
+
+
+def parts(text: str, option: str, kind: type[Any]) -> list[Any]:
+    """What stands between the commas of an option."""
+    try:
+        return [kind(part.strip()) for part in text.split(",")]
+    except ValueError as error:
+        numbers = "whole numbers separated by commas, such as 1,64" if kind is int else "numbers separated by commas, such as 0.5,2"
+        raise InputError(f"{option} takes {numbers}, not '{text}'") from error

@@ -1,0 +1,64 @@
+"""`bayesprune bench` and `bayesprune export`: trained networks, measured and written for others."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bayesprune.benchmark import benchmark
+from bayesprune.cli.common import err, out, parts
+from bayesprune.errors import InputError
+from bayesprune.experiments.compacted import NETWORK
+from bayesprune.experiments.deployment import export_deployment, open_deployment
+from bayesprune.storage import append_row, exists, is_folder
+
+BENCH_EXAMPLES = """**Examples**
+
+`bayesprune bench runs/20260101-120000-lenet-500-300-dbb` — a run's compacted network beside its dense one
+
+`bayesprune bench small.safetensors --batch-sizes 1,8,64 --runtimes eager,compiled,onnxruntime` — a saved network in all runtimes"""
+
+
+def bench(
+    path: Annotated[Path, typer.Argument(help="A file that bayesprune.save wrote, or the folder of a finished run.")],
+    batch_sizes: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "1,64",
+    runtimes: Annotated[str, typer.Option(help="Of eager, compiled and onnxruntime, separated by commas.")] = "eager",
+    seconds: Annotated[float, typer.Option(help="To measure each row of the table, at least.")] = 1.0,
+    threads: Annotated[int | None, typer.Option(help="Processor threads; by default as many as torch uses.")] = None,
+    rows: Annotated[Path | None, typer.Option(help="Append the measurements to this JSONL file.")] = None,
+) -> None:
+    """Measure how long a network takes: warm-up, medians and spread, batch by batch."""
+    deployment = open_deployment(path)
+    measured = benchmark(
+        deployment.networks,
+        deployment.inputs,
+        batch_sizes=parts(batch_sizes, "--batch-sizes", int),
+        runtimes=parts(runtimes, "--runtimes", str),
+        seconds=seconds,
+        threads=threads,
+        progress=err.is_terminal,
+    )
+    out.print(str(measured), highlight=False, soft_wrap=True, markup=False)
+    if rows is not None:
+        for row in measured.rows():
+            append_row(rows, {"path": path.name, **row})
+
+
+EXPORT_EXAMPLES = """**Examples**
+
+`bayesprune export runs/20260101-120000-lenet-500-300-dbb` — the compacted network of a run, into its folder
+
+`bayesprune export small.safetensors --out small.onnx` — a saved network"""
+
+
+def export(
+    path: Annotated[Path, typer.Argument(help="A file that bayesprune.save wrote, or the folder of a finished run.")],
+    target: Annotated[Path | None, typer.Option("--out", help="The ONNX file; by default beside the network.")] = None,
+) -> None:
+    """Write a network as an ONNX file that has been seen to compute the same in onnxruntime."""
+    network = path / NETWORK if is_folder(path) else path
+    written = target or network.with_suffix(".onnx")
+    if exists(written) and exists(network) and written.samefile(network):
+        raise InputError(f"{written} is the network itself, which the ONNX file would replace: give another name with --out")
+    export_deployment(path, written)
+    out.print(f"written to {written}", highlight=False, soft_wrap=True, markup=False)
