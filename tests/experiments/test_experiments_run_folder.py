@@ -366,3 +366,4 @@ def test_shrinking_is_in_the_configuration(finished, config, command):
     assert json.loads((finished / "config.json").read_text())["shrink"] is True
     assert refused(command("run", "--resume", finished, "--no-shrink"), "shrink True, not False")
     assert refused(command("run", "--precision", "float64"), "precision is float32 or bfloat16, not 'float64'")
+    assert refused(command("run", "--precision", "bfloat16", "--device", "cpu"), "bfloat16 is for GPUs")

@@ -204,3 +204,18 @@ def test_a_member_that_diverges_has_a_row_without_error(few_digits, tmp_path, mo
     assert (rows[1]["error"], rows[1]["kept"]) == (None, None)
     assert "fc2.weight" in rows[1]["reason"]
     assert [len(row["stages"]) for row in rows] == [2, 1, 2]
+
+
+def test_a_sweep_of_before_shrinking_is_gone_on_with(few_digits, tmp_path):
+    folder = tmp_path / "sweep"
+    planned = expand({"seeds": [0, 1], "epochs": 1, "data_dir": few_digits, "side_by_side": 1, "shrink": False})
+    rows = run_sweep(planned, folder, Quiet())
+    written = json.loads((folder / "config.json").read_text())
+    for member in written["members"]:
+        assert member.pop("shrink") is False
+        assert member.pop("precision") == "float32"
+    (folder / "config.json").write_text(json.dumps(written))
+    lines = (folder / "rows.jsonl").read_text().splitlines(keepends=True)
+    (folder / "rows.jsonl").write_text(lines[0])
+    assert read_sweep(folder) == planned
+    assert timeless(run_sweep(read_sweep(folder), folder, Quiet())) == timeless(rows)

@@ -1,6 +1,6 @@
 """Which channels of which layers go when units of a gate go."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -67,6 +67,11 @@ class Cuts:
                 tied = [group for group in groups if any(self._tied(name, other) for other in group)]
                 groups = [group for group in groups if group not in tied] + [[*(gate for group in tied for gate in group), name]]
         return groups + [[name] for name in self.by_gate if self.gathers(name)]
+
+    def deciding_on(self, gates: Iterable[str]) -> set[str]:
+        """The gates with which units of these gates go: they themselves, and those before them whose channels they are parts of."""
+        places = {(gate, "units") for gate in gates}
+        return {gate for gate, owned in self.by_gate.items() if any((cut.layer, cut.side) in places for cut in owned)}
 
     def leave_out(self, gate: str, reason: str) -> None:
         """Keep all units of a gate."""
@@ -191,7 +196,8 @@ def _spared(
         name = str(node.target)
         layer = analysis.layer(node) if node.op == "call_module" else None
         outputs = _fewer(node, layer, baseline.needed.get(node), analysis.needed.get(node))
-        if outputs is not None and (layer is None or next(layer.parameters(recurse=False), None) is not None):
+        has_width = layer is None or isinstance(layer, _CUTTABLE) or next(layer.parameters(recurse=False), None) is not None
+        if outputs is not None and has_width:
             yield (name, "outputs"), outputs
         for read, before in baseline.parts.get(node, {}).items():
             if "shape" not in read.meta or not isinstance(layer, _CUTTABLE) or isinstance(layer, CHANNEL_LAYERS) or is_depthwise(layer):

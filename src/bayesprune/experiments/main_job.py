@@ -88,7 +88,7 @@ def read_config(folder: Path) -> RunConfig:
     if not isinstance(stored, dict):
         raise StorageError(f"{path} is damaged: it holds no settings; put a good copy in its place or start a new run")
     stored.pop(STAGE_RECIPES, None)
-    stored = _BEFORE | stored
+    stored = read_before(stored)
     known = get_type_hints(RunConfig)
     wrong = [name for name in sorted(known.keys() | stored.keys()) if name not in known or name not in stored]
     wrong += [name for name, kind in known.items() if name in stored and not _is_a(stored[name], kind)]
@@ -125,6 +125,8 @@ def check_config(config: RunConfig) -> Recipe:
     if config.shrink is not None:
         recipe = replace(recipe, shrink=config.shrink)
     _check_names(config)
+    if config.precision == "bfloat16" and str(config.device).startswith("cpu"):
+        raise InputError("bfloat16 is for GPUs: on a processor it is several times slower than float32; leave --precision out")
     plan_of(config, recipe, n_data=1)
     return recipe
 
@@ -235,9 +237,24 @@ def _written(config: RunConfig) -> Iterator[dict[str, Any]]:
     """The configuration as it is written down, and how earlier versions did it: also without what they knew nothing of."""
     for each in _spellings(config):
         yield asdict(each)
-    if _BEFORE.items() <= asdict(config).items():
-        for each in _spellings(config):
-            yield {name: value for name, value in asdict(each).items() if name not in _BEFORE}
+    for each in _spellings(config):
+        if is_as_before(each):
+            yield written_before(each)
+
+
+def is_as_before(config: RunConfig) -> bool:
+    """Whether earlier versions knew such a configuration."""
+    return _BEFORE.items() <= asdict(config).items()
+
+
+def written_before(config: RunConfig) -> dict[str, Any]:
+    """A configuration as earlier versions wrote it, without what they knew nothing of."""
+    return {name: value for name, value in asdict(config).items() if name not in _BEFORE}
+
+
+def read_before(stored: dict[str, Any]) -> dict[str, Any]:
+    """A configuration as it is written, from one that an earlier version may have written."""
+    return _BEFORE | stored
 
 
 def _finished_summary(folder: Path, config: RunConfig, watcher: Watcher) -> dict[str, Any] | None:

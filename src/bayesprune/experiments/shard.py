@@ -12,7 +12,7 @@ from typing import Any
 import torch.nn.functional as F
 
 from bayesprune.data import Dataset
-from bayesprune.errors import DivergedError
+from bayesprune.errors import DivergedError, StorageError
 from bayesprune.experiments.main_job import (
     RunConfig,
     batches_of,
@@ -148,8 +148,8 @@ def run_shard(shard: Shard, folder: Path, data: Dataset, watcher: Watcher, devic
     first = shard.members[0]
     recipe, device = check_config(first), usable_device(device_name or first.device)
     configuration = {"members": [asdict(member) for member in shard.members]}
-    if exists(folder / CONFIGURATION) and read_json(folder / CONFIGURATION) != json.loads(json.dumps(configuration)):
-        shutil.rmtree(folder)  # It was left behind by a shard of this name that was split in another way.
+    if exists(folder / CONFIGURATION) and _read(folder / CONFIGURATION) != json.loads(json.dumps(configuration)):
+        shutil.rmtree(folder)  # It was left behind by a shard of this name that was split in another way, or it is damaged.
     store = RunStore(folder, configuration)
     models = [build_seeded(member, data).to(device) for member in shard.members]
     plans = [plan_of(member, recipe, len(data.train)) for member in shard.members]
@@ -166,6 +166,14 @@ def run_shard(shard: Shard, folder: Path, data: Dataset, watcher: Watcher, devic
         row = {"member": number, **asdict(spelled_out(member)), **status, **outcome, "stages": run.results, **surroundings(device)}
         rows.append(row)
     return rows
+
+
+def _read(path: Path) -> Any:
+    """What a JSON file holds; nothing if it is damaged."""
+    try:
+        return read_json(path)
+    except StorageError:
+        return None
 
 
 def known_data(member: RunConfig, known: KnownData) -> Dataset:

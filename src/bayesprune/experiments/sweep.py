@@ -11,7 +11,7 @@ import torch
 from bayesprune.errors import InputError, RunFolderError
 from bayesprune.experiments.capacity import models_that_fit
 from bayesprune.experiments.engine import Crew, Engine, LocalEngine
-from bayesprune.experiments.main_job import RunConfig, check_config
+from bayesprune.experiments.main_job import RunConfig, check_config, is_as_before, read_before, written_before
 from bayesprune.experiments.shard import Shard, forget
 from bayesprune.experiments.watching import SweepWatcher
 from bayesprune.storage import exists, read_json, read_rows, write_json, write_rows
@@ -60,7 +60,7 @@ def read_sweep(folder: Path) -> Sweep:
     path = folder / CONFIGURATION
     stored: Any = read_json(path) if exists(path) else None
     try:
-        return Sweep(tuple(RunConfig(**member) for member in stored["members"]), stored["side_by_side"])
+        return Sweep(tuple(RunConfig(**read_before(member)) for member in stored["members"]), stored["side_by_side"])
     except (TypeError, LookupError) as error:
         raise RunFolderError(f"{folder} is not a sweep's folder: give the one that an earlier sweep printed") from error
 
@@ -83,10 +83,12 @@ def run_sweep(sweep: Sweep, folder: Path, watcher: SweepWatcher, engine: Engine 
     """
     for member in sweep.members:
         check_config(member)
-    configuration = {"members": [asdict(member) for member in sweep.members], "side_by_side": sweep.side_by_side}
-    check_folder(folder, configuration)
+    configurations = [{"members": [asdict(member) for member in sweep.members], "side_by_side": sweep.side_by_side}]
+    if all(is_as_before(member) for member in sweep.members):
+        configurations.append({**configurations[0], "members": [written_before(member) for member in sweep.members]})
+    check_folder(folder, *configurations)
     with sole_use(folder):
-        claim_folder(folder, configuration)
+        claim_folder(folder, *configurations)
         rows = {row["member"]: row for row in (read_rows(folder / ROWS) if exists(folder / ROWS) else [])}
         watcher.sweep_started(sweep.members, list(rows.values()))
         if any(not _finished(shard, rows) for shard in _shards(sweep, folder)):

@@ -176,6 +176,8 @@ class Gate(NoisyModule, ABC):
     def prune(self, units: Tensor) -> None:
         """Let these units be pruned from now on, as if training had done it.
 
+        While sampling, pruned units of ``vib`` and ``sbp`` still pass noise; those of other methods pass next to nothing.
+
         Args:
             units: their numbers, or a mask.
         """

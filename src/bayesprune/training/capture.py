@@ -15,6 +15,7 @@ from bayesprune.training.convolutions import as_products
 from bayesprune.training.step import Step
 
 _WARM_UPS = 3
+_COMPILATIONS = 10_000
 
 
 def captured_epoch(step: Step, source: TensorBatches, plan: EpochPlan) -> "CapturedEpoch | None":
@@ -53,7 +54,9 @@ class CapturedEpoch:
         if compiled:
             step.objective = torch.compile(step.objective, dynamic=False, fullgraph=True)
         try:
-            self.graph = self._captured()
+            # Narrower models, and other networks, are compiled anew each: as often as need be.
+            with torch._dynamo.config.patch(recompile_limit=_COMPILATIONS, accumulated_recompile_limit=_COMPILATIONS):
+                self.graph = self._captured()
         except BaseException:
             step.objective = self.plainly
             raise

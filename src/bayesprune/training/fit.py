@@ -42,12 +42,14 @@ class FitResult:
         stages: a dictionary for each stage: ``stage`` (``dense``, ``pruned`` or ``dependent``), ``epochs``, ``seconds``, ``kept`` (units
             for each gate, averages over samples where they depend on the input), ``error`` (percent misclassified), and what the model
             costs with the pruned units gone: ``speedup`` and ``memory`` (percent) in the paper's convention, ``macs`` and ``parameters``.
-            ``removals``, where units were taken out during training, says after which ``epoch`` how many of each gate were ``left``.
+            ``removals``, where units were taken out during training, says after which ``epoch`` how many of each gate were ``left``;
+            ``staying`` names the gates whose units could not be taken out then, and why.
 
             ``error`` is None without ``validation``, and where the task is not classification. The four of the cost are None but for the
             paper's networks, which state their layers; ``compact`` and ``cost`` tell it for others, whose ``dense`` stage keeps ``[]``.
         history: a dictionary for each epoch: ``stage``, ``epoch``, ``loss`` and ``seconds``, and as above ``error``, ``kept``, ``speedup``
-            and ``memory``, None where they are above.
+            and ``memory``, None where they are above. ``loss`` has the divergence of the units that are there: it drops, or with some
+            methods rises, when units are taken out.
     """
 
     model: nn.Module

@@ -45,6 +45,7 @@ class Narrow:
         """Write a tensor of the narrower model to its place in the model's."""
         chosen = dict(self.parts.get(name, ()))
         if not chosen:
+            assert whole.shape == part.shape, name
             whole.copy_(part)
         elif len(chosen) == 1:
             ((dim, index),) = chosen.items()
@@ -55,9 +56,10 @@ class Narrow:
     @torch.no_grad()
     def write_to(self, model: nn.Module) -> None:
         """Bring the model up to date; what was removed stays in it as it was then."""
-        whole = model.state_dict()
-        for name, part in self.model.state_dict().items():
-            self.put_into(whole[name], name, part)
+        whole = model.state_dict(keep_vars=True)
+        for name, part in (*self.model.named_parameters(), *self.model.named_buffers()):
+            if name in whole:
+                self.put_into(whole[name], name, part)
 
 
 def narrowed(model: nn.Module, cuts: Cuts, kept: Kept) -> Narrow:
@@ -76,13 +78,14 @@ def narrowed(model: nn.Module, cuts: Cuts, kept: Kept) -> Narrow:
             place = (cut.layer, cut.side)
             mask = left[name][cut.owner]
             masks[place] = masks[place] & mask if place in masks else mask
-    narrow = Narrow(copied, {})
     for name in cuts.by_gate:
         if cuts.gathers(name):
             _gather_input(copied, cuts, name, left, masks)
+    narrow = Narrow(copied, {})
+    paths = {module: path for path, module in copied.named_modules()}  # Of several names of a module, the one its tensors go by.
     for (path, side), mask in masks.items():
         if not bool(mask.all()):
-            _make_narrower(narrow, path, side, mask)
+            _make_narrower(narrow, paths[copied.get_submodule(path)], side, mask)
     return narrow
 
 

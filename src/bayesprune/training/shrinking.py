@@ -1,10 +1,13 @@
 """Taking units out of models while they are trained, so that steps get cheaper as the networks thin."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from bayesprune.attach.cuts import Cuts, find_cuts
 from bayesprune.gates import gates
@@ -46,6 +49,8 @@ class Shrinking:
         self.narrow: list[Narrow] | None = None
         self.kept: list[Kept] = [{name: torch.arange(gate.num_units) for name, gate in gates(model).items()} for model in self.models]
         """The units that each model still has, as numbers of its whole gates."""
+        self.staying: dict[str, str] = {}
+        """Gates that keep the units that they have, and why."""
         self._cuts: Cuts | None = None
 
     @property
@@ -53,6 +58,7 @@ class Shrinking:
         """What goes with the units of the gates; found when it is first asked for."""
         if self._cuts is None:
             self._cuts = find_cuts(self.models[0], self.example_inputs)
+            self.staying |= self._cuts.reasons
         return self._cuts
 
     @property
@@ -64,22 +70,24 @@ class Shrinking:
     def candidate(self, alive: Mapping[str, Tensor]) -> "Candidate | None":
         """Narrower models that compute what the whole ones do; None if there is nothing to remove.
 
-        Units of gates for which that cannot be done stay from now on, and ``cuts.reasons`` says why.
+        Units of gates for which that cannot be done stay from now on, and ``staying`` says why.
 
         Args:
             alive: for each gate which of the units that it has are in use, of shape (models, units).
         """
-        while self.cuts.by_gate:
+        while True:
             kept = self._proposed(alive)
             if all(len(units) == len(self.kept[0][name]) for name, units in kept[0].items()):
                 return None
             made = self._made(kept)
-            if all(self._is_same(model, each) for model, each in zip(self.models, made, strict=True)):
+            failed = [index for index, each in enumerate(made) if not self._is_same(self.models[index], each)]
+            if not failed and self._trains_alike(made[0]):
                 return Candidate(made, kept)
-            culprits = [group for group in self.cuts.groups() if not self._works_alone(group, kept)] or self.cuts.groups()
-            for name in (name for group in culprits for name in group):
-                self.cuts.leave_out(name, "without its pruned units the model computes something else, or nothing")
-        return None
+            members = failed or [0]
+            going = [group for group in self.cuts.groups() if not self.staying.keys() & set(group)]
+            culprits = [group for group in going if not all(self._works_alone(group, index, kept[index]) for index in members)] or going
+            for name in self.cuts.deciding_on(name for group in culprits for name in group):
+                self.staying[name] = "without its pruned units the model computes something else, or nothing"
 
     def adopt(self, candidate: "Candidate") -> None:
         """Go on from these models. Units that went with those of other gates count as pruned."""
@@ -104,6 +112,8 @@ class Shrinking:
         """What each model should keep of the units that it has."""
         proposal: list[dict[str, Tensor]] = [dict(kept) for kept in self.kept]
         for group in self.cuts.groups():
+            if self.staying.keys() & set(group):
+                continue
             present = torch.stack([self._present(group[0], kept) for kept in proposal])
             there = torch.stack([unit_mask(kept[group[0]], present.shape[1]) for kept in self.kept])
             used = there.clone()
@@ -132,22 +142,43 @@ class Shrinking:
         aligned = -(-max(needed, 1) // self.alignment) * self.alignment
         return min(aligned, there)
 
-    def _works_alone(self, group: Sequence[str], proposal: Sequence[Kept]) -> bool:
-        """Whether the first model can lose the units of these gates."""
-        alone = Cuts({name: self.cuts.by_gate[name] for name in group})
-        return self._is_same(self.models[0], narrowed(self.models[0], alone, {name: proposal[0][name] for name in group}))
+    def _works_alone(self, group: Sequence[str], index: int, kept: Kept) -> bool:
+        """Whether a model can lose the units of these gates."""
+        model = self.models[index]
+        narrow = narrowed(model, Cuts({name: self.cuts.by_gate[name] for name in group}), {name: kept[name] for name in group})
+        return self._is_same(model, narrow) and (index > 0 or self._trains_alike(narrow))
 
     @torch.no_grad()
     def _is_same(self, model: nn.Module, narrow: Narrow) -> bool:
         """Whether a narrower model computes what the whole one does; one that has diverged is not asked."""
         with evaluating(model), evaluating(narrow.model):
-            expected = model(self.example_inputs)
-            try:
-                found = narrow.model(self.example_inputs)
-            except Exception:  # noqa: BLE001  A user's code may raise anything where it meets a size that it does not expect.
-                return False
-        if not isinstance(expected, Tensor) or expected.shape != found.shape:
-            return False
-        if not bool(expected.isfinite().all()):
-            return True
-        return bool((found - expected).abs().max() <= _SAME * expected.abs().max().clamp(min=1e-6))
+            expected = tree_leaves(model(self.example_inputs))
+            found = self._outputs(narrow.model)
+        return [_shape(each) for each in found] == [_shape(each) for each in expected] and all(
+            _is_close(one, other) for one, other in zip(found, expected, strict=True) if isinstance(one, Tensor)
+        )
+
+    @torch.no_grad()
+    def _trains_alike(self, narrow: Narrow) -> bool:
+        """Whether the first model, narrower, can be trained: code that runs in training only may insist on a width."""
+        whole, small = (copy.deepcopy(each).train() for each in (self.models[0], narrow.model))
+        devices = [self.example_inputs.device] if self.example_inputs.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            return [_shape(each) for each in self._outputs(small)] == [_shape(each) for each in self._outputs(whole)]
+
+    def _outputs(self, model: nn.Module) -> list[Any]:
+        """What a model computes for the example; nothing if it fails."""
+        try:
+            return tree_leaves(model(self.example_inputs))
+        except Exception:  # noqa: BLE001  A user's code may raise anything where it meets a size that it does not expect.
+            return []
+
+
+def _shape(output: Any) -> Any:
+    return output.shape if isinstance(output, Tensor) else type(output)
+
+
+def _is_close(found: Tensor, expected: Tensor) -> bool:
+    if not bool(expected.isfinite().all()) or expected.numel() == 0:
+        return True
+    return bool((found - expected).abs().max() <= _SAME * expected.abs().max().clamp(min=1e-6))

@@ -138,6 +138,8 @@ def _take_up(
         return StageRecord(stage, rows=list(rows)), trainer
     trainer.load_state(found[0], found[1].epoch, found[1].diverged)
     trainer.removals = found[1].removals
+    if trainer.shrinking is not None:
+        trainer.shrinking.staying |= found[1].staying
     return found[1], trainer
 
 
@@ -158,6 +160,8 @@ def _train(trainer: StageTrainer, record: StageRecord, test: BatchSource | None,
         measured = _measured(trainer, test) if look else []
         record.epoch, record.diverged = trainer.epoch, {str(member): reason for member, reason in trainer.diverged.items()}
         record.removals = trainer.removals
+        if trainer.shrinking is not None:
+            record.staying = trainer.shrinking.staying
         record.seconds += time.perf_counter() - started
         seconds = round(record.seconds, 3)
         if last:
@@ -206,8 +210,8 @@ def _result(trainer: StageTrainer, member: int, measured: dict[str, Any], record
     if member in trainer.diverged:
         return {"stage": record.stage, "status": DIVERGED, "reason": trainer.diverged[member], "error": None, "epochs": record.epoch}
     names = ("error", "kept", "speedup", "memory", "seconds", "macs", "parameters")
-    removals = {"removals": record.removals} if record.removals else {}
-    return {"stage": record.stage, **{name: measured[name] for name in names}, "epochs": record.epoch, **removals}
+    shrinking = {name: value for name, value in (("removals", record.removals), ("staying", record.staying)) if value}
+    return {"stage": record.stage, **{name: measured[name] for name in names}, "epochs": record.epoch, **shrinking}
 
 
 def _in_short(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:

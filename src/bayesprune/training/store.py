@@ -40,6 +40,7 @@ class StageRecord:
         results: once it is finished, each model's row in the summary.
         diverged: the models that were set aside, by number, and why.
         removals: when units were taken out of the models, and how many of each gate were left.
+        staying: gates whose units could not be taken out, and why.
     """
 
     stage: StageName
@@ -49,6 +50,7 @@ class StageRecord:
     results: list[dict[str, Any]] | None = None
     diverged: dict[str, str] = field(default_factory=dict)
     removals: list[dict[str, Any]] = field(default_factory=list)
+    staying: dict[str, str] = field(default_factory=dict)
 
 
 CONFIGURATION = "config.json"
