@@ -4,17 +4,21 @@ Appends a row for each to results/fleet.jsonl:
 
     .venv/bin/python benchmarks/fleet.py
     .venv/bin/python benchmarks/fleet.py --network lenet5-caffe --sizes 1 15 45 --steps 200
+    .venv/bin/python benchmarks/fleet.py --network lenet-500-300 --noise torch    # what keyed noise costs
 """
 
 import argparse
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
+import bayesprune.noise
 from bayesprune.attach import make_dependent, sparsify
 from bayesprune.benchmark.result import machine_facts
 from bayesprune.data import TensorBatches
@@ -27,6 +31,22 @@ from bayesprune.training.trainer import StageTrainer
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = {"lenet-500-300": (1, 15, 90), "lenet5-caffe": (1, 15, 45), "vgg-like": (1,)}
 BATCH = 100
+
+
+@contextmanager
+def noise_from(source: str) -> Iterator[None]:
+    """Meanwhile gates draw with their keys or, to see what those cost, with torch's own generator."""
+    keyed = bayesprune.noise.keyed_uniform
+
+    def drawn(key: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32, *_: object) -> Tensor:
+        return torch.rand(list(shape), dtype=dtype, device=key.device).clamp(min=2.0**-25)
+
+    if source == "torch":
+        bayesprune.noise.keyed_uniform = drawn  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        bayesprune.noise.keyed_uniform = keyed
 
 
 def made_up_data(network: nn.Module, batches: int, device: str) -> TensorBatches:
@@ -81,10 +101,17 @@ def main() -> None:
     parser.add_argument("--method", default="bb")
     parser.add_argument("--sizes", type=int, nargs="+", help="how many models side by side")
     parser.add_argument("--steps", type=int, default=300, help="of an epoch; a tenth of them one by one")
+    parser.add_argument("--noise", choices=("keyed", "torch"), default="keyed")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rows", type=Path, default=ROOT / "results" / "fleet.jsonl")
     arguments = parser.parse_args()
     make_folder(arguments.rows.parent)
+    with noise_from(arguments.noise):
+        measure_all(arguments)
+
+
+def measure_all(arguments: argparse.Namespace) -> None:
+    """A row for each network and number of models."""
     facts = machine_facts(arguments.device)
     for network in arguments.network:
         on_gpu = arguments.device == "cuda"
@@ -94,6 +121,7 @@ def main() -> None:
                              for size in arguments.sizes or SIZES[network])):  # fmt: skip
             row["times_one_by_one"] = round(row["model_steps_per_second"] / plain["model_steps_per_second"], 2)
             named = {"benchmark": "fleet", "network": network, "method": arguments.method, "batch_size": BATCH, "precision": str(precision)}
+            named["noise"] = arguments.noise
             append_row(arguments.rows, {**named, **row, "steps": arguments.steps, **facts})
             print(network, arguments.method, row, flush=True)
 
