@@ -1,9 +1,12 @@
 import gzip
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -359,9 +362,11 @@ def test_options_and_their_defaults(command, monkeypatch, tmp_path, options, gpu
     assert configurations[0].items() >= expected.items()
 
 
-def test_stopped_by_the_user(command, tmp_path, monkeypatch, digits_folder):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["user", "scheduler"])
+def test_stopped(command, tmp_path, monkeypatch, digits_folder, number):
     def stop(*arguments):
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), number)
+        time.sleep(5)
 
     monkeypatch.setattr(running, "run_main_job", stop)
     result = command("run", "--out", tmp_path / "run", "--data-dir", digits_folder)

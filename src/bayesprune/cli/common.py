@@ -1,5 +1,6 @@
 """What the commands share: the application, the consoles, and how options, errors and Ctrl-C are treated."""
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,12 +80,15 @@ def say_error(error: BayespruneError) -> None:
 
 @contextmanager
 def stoppable(kept: str, command: str) -> Iterator[None]:
-    """Let Ctrl-C end a job in peace, and say how to go on with it."""
+    """Let Ctrl-C, or a scheduler's request to terminate, end a job in peace, and say how to go on with it."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt as stop:
         err.print(f"stopped; {kept}: go on with {command}", highlight=False, soft_wrap=True, markup=False)
         raise typer.Exit(130) from stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def absolute(data_dir: Path) -> str:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -67,8 +68,11 @@ def connected(address: str | None) -> Iterator[Any]:
         own = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE} if address in (None, "local") else {}
         if address is not None and not own:
             _try(address)
+        on_termination = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, on_termination)  # Ray would print a stack of its own.
         # Ray raises SystemExit where it gives up on a cluster.
         except (ray.exceptions.RayError, OSError, RuntimeError, ValueError, ImportError, SystemExit) as error:
             ray.shutdown()
