@@ -138,8 +138,8 @@ class Shrinking:
         return present
 
     def _width(self, needed: int, there: int) -> int:
-        """How wide a layer becomes; never nothing at all."""
-        aligned = -(-max(needed, 1) // self.alignment) * self.alignment
+        """How wide a layer becomes; at least two units, because a single one would be broadcast where the model adds it to wider ones."""
+        aligned = -(-max(needed, 2) // self.alignment) * self.alignment
         return min(aligned, there)
 
     def _works_alone(self, group: Sequence[str], index: int, kept: Kept) -> bool:
