@@ -73,8 +73,6 @@ def measure(network: str, method: str, count: int, steps: int, device: str, capt
     """The time of a step of so many models, after an epoch that sets everything up."""
     models = members(network, method, count, device)
     source = made_up_data(models[0], steps, device)
-    if precision != torch.float32:
-        models = [model.to(memory_format=torch.channels_last) for model in models]  # type: ignore[call-overload]
     trainer = StageTrainer(models, source, StageRecipe(epochs=100), F.cross_entropy, precision=precision, captured=captured)
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()

@@ -296,7 +296,7 @@ def test_a_single_unit_is_not_broadcast():
         model.branch.weight.mul_(1e-5)  # What a unit adds elsewhere by mistake would pass for rounding.
         model.branch.bias.mul_(1e-5)
     candidate = Shrinking([model], inputs).candidate(used([model]))
-    if candidate is not None:
-        with torch.no_grad():
-            expected, found = model.eval()(inputs), candidate.narrow[0].model.eval()(inputs)
-        assert (found - expected).abs().max() <= 1e-7 * expected.abs().max()
+    assert candidate is not None
+    with torch.no_grad():
+        expected, found = model.eval()(inputs), candidate.narrow[0].model.eval()(inputs)
+    assert (found - expected).abs().max() <= 1e-7 * expected.abs().max()

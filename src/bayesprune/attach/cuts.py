@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
+from bayesprune.attach.trial import is_fewer
 from bayesprune.attach.units import spread
 from bayesprune.errors import InputError
 from bayesprune.example_inputs import ExampleInputs
@@ -209,9 +210,7 @@ def _spared(
 
 def _fewer(node: fx.Node, layer: nn.Module | None, before: Tensor | None, after: Tensor | None) -> Tensor | None:
     """The channels of an activation that were needed and are not any more; None if there are none."""
-    if before is None or after is before or "shape" not in node.meta:
-        return None
-    if after is not None and not bool((before & ~after).any()):
+    if before is None or not is_fewer(before, after) or "shape" not in node.meta:
         return None
     rank = len(shape_of(node))
     return ~_left(node, rank - 1 if isinstance(layer, LINEARS) or rank < 2 else 1, torch.zeros_like(before) if after is None else after)

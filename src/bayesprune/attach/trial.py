@@ -62,10 +62,10 @@ class Trial:
         for node in self.module.graph.nodes:
             if node.op not in ("call_module", "get_attr") or node in analysis.constant:
                 continue
-            if _is_fewer(self.baseline.needed.get(node), analysis.needed.get(node)):
+            if is_fewer(self.baseline.needed.get(node), analysis.needed.get(node)):
                 fewer_outputs.add(str(node.target))
             after = analysis.parts.get(node, {})
-            if any(_is_fewer(part, after.get(read)) for read, part in self.baseline.parts.get(node, {}).items()):
+            if any(is_fewer(part, after.get(read)) for read, part in self.baseline.parts.get(node, {}).items()):
                 fewer_inputs.add(str(node.target))
         return fewer_outputs, fewer_inputs
 
@@ -164,7 +164,7 @@ class Trial:
         return f"'{name}' needs all of its units"
 
 
-def _is_fewer(before: Tensor | None, after: Tensor | None) -> bool:
+def is_fewer(before: Tensor | None, after: Tensor | None) -> bool:
     """Whether some elements that were needed before are not any more."""
     if before is None or after is before:
         return False

@@ -184,7 +184,7 @@ class StageTrainer:
     def write_back(self) -> list[nn.Module]:
         """The models, whole, with what they have learned so far."""
         models = self.members.write_back()
-        return models if self.shrinking is None or self._narrow is None else self.shrinking.write_back()
+        return models if self.shrinking is None else self.shrinking.write_back()
 
     def state(self) -> dict[str, Tensor]:
         """All tensors of the stage: the models' states and the optimiser's, stacked where there are several, and which units are left."""
