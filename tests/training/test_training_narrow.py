@@ -297,6 +297,7 @@ def test_a_single_unit_is_not_broadcast():
         model.branch.bias.mul_(1e-5)
     candidate = Shrinking([model], inputs).candidate(used([model]))
     assert candidate is not None
+    assert min(len(units) for units in candidate.kept[0].values()) == 2
     with torch.no_grad():
         expected, found = model.eval()(inputs), candidate.narrow[0].model.eval()(inputs)
     assert (found - expected).abs().max() <= 1e-7 * expected.abs().max()
