@@ -14,6 +14,8 @@ class Quiet:
         self.finished.append(shard.numbers)
 
 
-def timeless(rows):
-    stages = [[{key: value for key, value in stage.items() if key != "seconds"} for stage in row["stages"]] for row in rows]
-    return [{**row, "stages": own} for row, own in zip(rows, stages, strict=True)]
+def timeless(value):
+    """Rows, or whatever a row holds, without seconds."""
+    if isinstance(value, dict):
+        return {key: timeless(part) for key, part in value.items() if key != "seconds"}
+    return [timeless(part) for part in value] if isinstance(value, list) else value

@@ -88,4 +88,4 @@ def test_unknown_method():
 
 
 def test_plans_do_not_share_state():
-    assert Plan("bb", PAPER).hyperparameters is not Plan("bb", PAPER).hyperparameters
+    assert Plan("bb", PAPER, ()).hyperparameters is not Plan("bb", PAPER, ()).hyperparameters

@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -49,7 +49,8 @@ def sparsify(
         before_norm: gate convolutions before their batch normalisation, as in the paper, rather than after the activation.
         include: gate only the layers whose path matches this pattern, or one of these, such as ``["features.*", "fc1"]``.
         exclude: do not gate the layers whose path matches this pattern, or one of these.
-        **hyperparameters: of the method's gate, such as ``keep_init``, ``threshold`` or ``alpha``.
+        **hyperparameters: of the method's gate, such as ``keep_init``, ``threshold`` or ``alpha``; a list has one value for each gate, in
+            the order of ``placement``.
 
     Raises:
         InputError: the model cannot be copied, does not run on the example, or cannot be followed; nothing in it can be gated; or a pattern
@@ -69,14 +70,19 @@ def sparsify(
     gated = _copy_of(model)
     places, left_alone = find_places(gated, example_inputs, before_norm, gate_class.signed, chosen)
     chosen.check_patterns(model)
-    make = partial(gate_class, **(dict(getattr(model, "gate_defaults", {}).get(method, {})) | hyperparameters))
-    _put_in(gated, places, make)
-    idle = set() if example_inputs is None else _idle(gated, example_inputs)
+    settings = dict(getattr(model, "gate_defaults", {}).get(method, {})) | hyperparameters
+    listed = {name: value for name, value in settings.items() if isinstance(value, (list, tuple))}
+    make = partial(gate_class, **{name: value for name, value in settings.items() if name not in listed})
+    idle: set[int] = set()
+    if example_inputs is not None:
+        _put_in(gated, places, make)
+        idle = _idle(gated, example_inputs)
     if idle:
         left_alone += [LeftAlone(places[position].controls, "it is called in a way that a gate cannot follow") for position in sorted(idle)]
         places = [place for position, place in enumerate(places) if position not in idle]
+    if idle or listed or example_inputs is None:
         gated = _copy_of(model)
-        _put_in(gated, places, make)
+        _put_in(gated, places, make, listed)
     if not places:
         raise InputError(_nothing_gated(model, left_alone))
     remember_left_alone(gated, left_alone)
@@ -94,11 +100,20 @@ def _copy_of(model: nn.Module) -> nn.Module:
         ) from error
 
 
-def _put_in(model: nn.Module, places: Sequence[GatePlace], make: Callable[..., Gate]) -> None:
-    """Attach a gate at each place."""
+def _put_in(
+    model: nn.Module, places: Sequence[GatePlace], make: Callable[..., Gate], listed: Mapping[str, Sequence[Any]] | None = None
+) -> None:
+    """Attach a gate at each place, with its own of the listed hyper-parameters."""
+    for name, values in (listed or {}).items():
+        if len(values) != len(places):
+            sites = ", ".join(place.controls for place in places)
+            raise InputError(
+                f"{name} has {len(values)} values, but there are {len(places)} gates, on {sites}: give one for each, or a number"
+            )
     for position, place in enumerate(places):
         groups = None if place.groups is None else torch.tensor(place.groups)
-        gate = make(place.units, channel_dim=place.channel_dim, groups=groups)
+        own = {name: values[position] for name, values in (listed or {}).items()}
+        gate = make(place.units, channel_dim=place.channel_dim, groups=groups, **own)
         gate.position = position
         _attach(model, place, gate)
 

@@ -1,6 +1,6 @@
 """What a data set is: two splits of images with labels, and how its images are to be fed to a network."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -88,6 +88,11 @@ class Dataset:
                     f"{self.name}: label {int(split.labels[place])} of {part} image {place} is out of range, "
                     f"there are {self.num_classes} classes; the file is damaged or the number of classes is wrong"
                 )
+
+    def for_tuning(self, count: int) -> "Dataset":
+        """The set to choose settings with: the last ``count`` training images take the place of the test images, which stay unseen."""
+        train, validation = self.train.split_off(count)
+        return replace(self, train=train, test=validation)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

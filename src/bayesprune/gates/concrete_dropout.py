@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bayesprune.distributions import binary_concrete
 from bayesprune.errors import InputError
-from bayesprune.gates.contract import Gate, Tradeoff, require_positive
+from bayesprune.gates.contract import Gate, Tradeoff, Tunable, require_positive
 
 _RAW_EDGE = 20.0
 _VECTOR_TEMPERATURE, _MAP_TEMPERATURE = 0.1, 2.0 / 3.0
@@ -41,6 +41,10 @@ class ConcreteDropout(Gate):
     tradeoff_meaning = "none: the method has no trade-off"
     noise_draws = 1
     penalises_weights = True
+
+    length_scale, entropy_weight = Tunable(), Tunable()
+    length_scale_tensor: Tensor
+    entropy_weight_tensor: Tensor
 
     def __init__(
         self,
@@ -72,9 +76,9 @@ class ConcreteDropout(Gate):
         raw = self._held()
         log_drop, log_keep = F.logsigmoid(raw), F.logsigmoid(-raw)
         negative_entropy = torch.exp(log_drop) * log_drop + torch.exp(log_keep) * log_keep
-        penalty = self.entropy_weight * self.num_units * negative_entropy
+        penalty = self.entropy_weight_tensor * self.num_units * negative_entropy
         for controlled in self.require_controlled():
-            penalty = penalty + self.length_scale**2 * controlled.weight.square().sum() * torch.exp(-log_keep)
+            penalty = penalty + self.length_scale_tensor.square() * controlled.weight.square().sum() * torch.exp(-log_keep)
         return penalty.sum()
 
     def keep_probability(self, x: Tensor | None = None) -> Tensor:

@@ -129,3 +129,16 @@ def measure_size(model: nn.Module, kept: list[int], used: list[float]) -> Size:
     relative = relative_cost(model.layers(), kept, dependent)
     plain = plain_cost(model.layers(), kept, dependent)
     return Size(shown, relative.speedup, relative.memory_percent, plain.macs, plain.parameters)
+
+
+def measure_members(members: Members, source: BatchSource | None, loss: LossFunction) -> list[dict[str, Any]]:
+    """Error and size of every member now: without batches to evaluate on, no error, and input-dependent gates as their static ones."""
+    kept = kept_units(members)
+    evaluations = [Evaluation(0.0, None, list(map(float, each))) for each in kept]
+    if source is not None:
+        evaluations = evaluate_members(members, source, loss)
+    measured = []
+    for each, evaluation in zip(kept, evaluations, strict=True):
+        size = measure_size(members.models[0], each, evaluation.used)
+        measured.append({"error": evaluation.error, **vars(size)})
+    return measured

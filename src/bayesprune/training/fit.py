@@ -183,6 +183,6 @@ def _check(model: nn.Module, plan: Plan, example_inputs: Tensor) -> None:
 def _describe(plan: Plan, model: nn.Module, training: LoaderBatches) -> dict[str, Any]:
     """What must be the same for a folder of checkpoints to be taken up; the weights too, where they are what is pruned."""
     shapes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
-    weights = None if plan.pretrain else checksum(model.state_dict(), {})
+    weights = None if "dense" in plan.stages else checksum(model.state_dict(), {})
     data = {"samples": training.n_data, "batches": len(training)}
     return {"plan": dataclasses.asdict(plan), "model": type(model).__name__, "parameters": shapes, "weights": weights, "data": data}

@@ -12,6 +12,8 @@ from bayesprune.gates import method_class
 from bayesprune.objective import KLScale
 from bayesprune.training.recipes import Recipe, StageName
 
+DENSE = "dense"
+"""Stands in the place of a method for a network that is pretrained and gets no gates."""
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 """What layers can be computed in, by name; weights and gates are float32 anyway."""
 
@@ -21,33 +23,36 @@ class Plan:
     """What to do to a model.
 
     Attributes:
-        method: of the gates; ``dbb`` is BB followed by its input-dependent stage.
+        method: of the gates; ``dbb`` is BB followed by its input-dependent stage, ``dense`` pretraining alone.
         recipe: of all stages.
+        stages: what to do, in order; see ``usual_stages``.
         seed: of everything random.
         kl_scale: factors on the divergence in the pruning stage.
         hyperparameters: of the gates in the pruning stage.
         before_norm: where the gates of convolutions go; see ``sparsify``.
-        pretrain: whether to train the model before gates are put in.
         precision: the type to compute layers in, by name.
     """
 
     method: str
     recipe: Recipe
+    stages: tuple[StageName, ...]
     seed: int = 0
     kl_scale: KLScale = 1.0
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     before_norm: bool = False
-    pretrain: bool = True
     precision: str = "float32"
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise InputError(f"precision is {' or '.join(PRECISIONS)}, not '{self.precision}'")
 
-    @property
-    def stages(self) -> tuple[StageName, ...]:
-        first: tuple[StageName, ...] = ("dense",) if self.pretrain else ()
-        return (*first, "pruned", "dependent") if self.method == "dbb" else (*first, "pruned")
+
+def usual_stages(method: str, pretrain: bool = True) -> tuple[StageName, ...]:
+    """Pretrain, prune, and for DBB make dependent; a model that is trained already is not pretrained."""
+    if method == DENSE:
+        return ("dense",)
+    first: tuple[StageName, ...] = ("dense",) if pretrain else ()
+    return (*first, "pruned", "dependent") if method == "dbb" else (*first, "pruned")
 
 
 def static_method(method: str) -> str:
@@ -88,7 +93,7 @@ def make_plan(
         hyperparameters: of the gates, over those of the trade-off.
         seed: of everything random.
         before_norm: see ``sparsify``.
-        pretrain: see ``Plan``.
+        pretrain: whether to train the model before gates are put in.
         precision: see ``Plan``.
     """
     chosen = default_tradeoff(method, recipe) if tradeoff is None else tradeoff
@@ -102,4 +107,4 @@ def make_plan(
         if gate_weights is not None:
             scale = tuple(scale * weight for weight in gate_weights)
     settings = {**meaning.hyperparameters, **(hyperparameters or {})}
-    return Plan(method, recipe, seed, scale, settings, before_norm, pretrain, precision)
+    return Plan(method, recipe, usual_stages(method, pretrain), seed, scale, settings, before_norm, precision)

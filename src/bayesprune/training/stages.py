@@ -1,6 +1,7 @@
 """Pretrain, prune, make dependent: the stages of a run, on any model and data, for one model or many side by side."""
 
 import dataclasses
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from bayesprune.attach import make_dependent, sparsify
 from bayesprune.errors import DivergedError, InputError
 from bayesprune.noise import derive_seed
-from bayesprune.training.evaluation import Evaluation, LossFunction, evaluate_members, kept_units, measure_size
+from bayesprune.training.evaluation import LossFunction, measure_members
 from bayesprune.training.members import Members
 from bayesprune.training.plan import PRECISIONS, Plan, static_method
 from bayesprune.training.recipes import StageName
@@ -23,7 +24,7 @@ from bayesprune.training.trainer import StageTrainer, load_members
 from bayesprune.training.watching import Watcher
 
 _LOOKS = 10
-"""How often models that are trained side by side are evaluated in a stage."""
+"""Models that are trained side by side are evaluated after every tenth of a stage, and more often at its beginning."""
 DIVERGED = "diverged"
 
 
@@ -156,17 +157,14 @@ def _train(trainer: StageTrainer, record: StageRecord, test: BatchSource | None,
                 f"stage '{record.stage}' stopped: {error}; {store.describe()}. Try a smaller KL scale or another seed"
             ) from error
         last = trainer.finished
-        look = alone or last or trainer.epoch % max(1, trainer.recipe.epochs // _LOOKS) == 0
-        measured = _measured(trainer, test) if look else []
+        look = alone or last or _is_look(trainer.epoch, trainer.recipe.epochs)
+        measured = measure_members(trainer.members, test, trainer.loss) if look else []
         record.epoch, record.diverged = trainer.epoch, {str(member): reason for member, reason in trainer.diverged.items()}
         record.removals = trainer.removals
         if trainer.shrinking is not None:
             record.staying = trainer.shrinking.staying
         record.seconds += time.perf_counter() - started
         seconds = round(record.seconds, 3)
-        if last:
-            trainer.write_back()
-            record.results = [_result(trainer, member, {**each, "seconds": seconds}, record) for member, each in enumerate(measured)]
         if look:
             row = {
                 "stage": record.stage,
@@ -178,6 +176,12 @@ def _train(trainer: StageTrainer, record: StageRecord, test: BatchSource | None,
             if alone:
                 record.rows.append(row)
                 store.append(row)
+            else:
+                moment = {"epoch": record.epoch, "seconds": seconds}
+                record.histories.append([moment | {name: each[name] for name in ("error", "kept")} for each in measured])
+        if last:
+            trainer.write_back()
+            record.results = [_result(trainer, member, {**each, "seconds": seconds}, record) for member, each in enumerate(measured)]
         if last or alone or time.perf_counter() - stored > store.seconds_between:
             store.save(trainer.state(), record)
             stored = time.perf_counter()
@@ -185,18 +189,10 @@ def _train(trainer: StageTrainer, record: StageRecord, test: BatchSource | None,
             watcher.epoch_finished(row)
 
 
-def _measured(trainer: StageTrainer, test: BatchSource | None) -> list[dict[str, Any]]:
-    """Error and size of every member now."""
-    kept = kept_units(trainer.members)
-    evaluations = [Evaluation(0.0, None, list(map(float, each))) for each in kept]
-    if test is not None:
-        evaluations = evaluate_members(trainer.members, test, trainer.loss)
-    measured = []
-    for each, evaluation in zip(kept, evaluations, strict=True):
-        size = measure_size(trainer.models[0], each, evaluation.used)
-        parts = {"error": evaluation.error, "kept": size.kept, "speedup": size.speedup, "memory": size.memory}
-        measured.append({**parts, "macs": size.macs, "parameters": size.parameters})
-    return measured
+def _is_look(epoch: int, epochs: int) -> bool:
+    """Whether models that are trained side by side are evaluated after this epoch: most units go at the beginning of a stage."""
+    early = epoch < epochs / _LOOKS and math.floor(2 * math.log2(epoch)) > math.floor(2 * math.log2(max(epoch - 1, 0.5)))
+    return early or epoch % max(1, epochs // _LOOKS) == 0
 
 
 def _epoch_part(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -210,8 +206,10 @@ def _result(trainer: StageTrainer, member: int, measured: dict[str, Any], record
     if member in trainer.diverged:
         return {"stage": record.stage, "status": DIVERGED, "reason": trainer.diverged[member], "error": None, "epochs": record.epoch}
     names = ("error", "kept", "speedup", "memory", "seconds", "macs", "parameters")
-    shrinking = {name: value for name, value in (("removals", record.removals), ("staying", record.staying)) if value}
-    return {"stage": record.stage, **{name: measured[name] for name in names}, "epochs": record.epoch, **shrinking}
+    history = [look[member] for look in record.histories]
+    more = {"removals": record.removals, "staying": record.staying, "history": history}
+    result = {"stage": record.stage, **{name: measured[name] for name in names}, "epochs": record.epoch}
+    return result | {name: value for name, value in more.items() if value}
 
 
 def _in_short(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:

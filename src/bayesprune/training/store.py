@@ -41,6 +41,7 @@ class StageRecord:
         diverged: the models that were set aside, by number, and why.
         removals: when units were taken out of the models, and how many of each gate were left.
         staying: gates whose units could not be taken out, and why.
+        histories: of models that are trained side by side, error and units kept of each whenever they were evaluated.
     """
 
     stage: StageName
@@ -51,6 +52,7 @@ class StageRecord:
     diverged: dict[str, str] = field(default_factory=dict)
     removals: list[dict[str, Any]] = field(default_factory=list)
     staying: dict[str, str] = field(default_factory=dict)
+    histories: list[list[dict[str, Any]]] = field(default_factory=list)
 
 
 CONFIGURATION = "config.json"

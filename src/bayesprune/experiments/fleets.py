@@ -1,0 +1,134 @@
+"""Fleets that start from the same pretrained networks, and the rows that come of them."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from bayesprune.data import Dataset
+from bayesprune.errors import DivergedError
+from bayesprune.experiments.evidence import save_evidence
+from bayesprune.experiments.main_job import RunConfig, batches_of, build_seeded, plan_of, surroundings
+from bayesprune.experiments.other_counts import other_counts
+from bayesprune.experiments.protocol import Entry, Fleet, Protocol
+from bayesprune.experiments.published import tradeoff_value
+from bayesprune.storage import make_folder
+from bayesprune.training.plan import DENSE, Plan, static_method
+from bayesprune.training.recipes import StageName
+from bayesprune.training.stages import DIVERGED, StagedRun, run_stages
+from bayesprune.training.store import RunStore
+from bayesprune.training.watching import Watcher
+
+EVIDENCE = Entry("dbb", "1", 0)
+"""The model that is kept for figures."""
+_STAGES: dict[str, StageName] = {DENSE: "dense", "dbb": "dependent"}
+_DIGITS = {"error": 4, "speedup": 4, "memory": 4, "seconds": 1}
+_NUMBERS = ("error", "kept", "speedup", "memory", "macs", "parameters", "epochs", "seconds")
+
+
+class Fleets:
+    """Trains the fleets of a protocol on one device, in a folder with checkpoints from which it goes on.
+
+    Args:
+        protocol: what they are part of.
+        common: the settings that all models share.
+        data: to train and evaluate on.
+        device: where.
+        work: the folder for checkpoints.
+        models: the folder for models that figures are drawn from; None to keep none.
+        watcher: is told of progress.
+    """
+
+    def __init__(
+        self, protocol: Protocol, common: RunConfig, data: Dataset, device: torch.device, work: Path, models: Path | None, watcher: Watcher
+    ) -> None:
+        self.protocol, self.common, self.data, self.device = protocol, common, data, device
+        self.work, self.models, self.watcher = work, models, watcher
+        self.training, self.test = batches_of(data, protocol.recipe, device)
+        self._pretrained: dict[int, StagedRun] = {}
+
+    def train(self, fleet: Fleet) -> dict[Entry, dict[str, Any]]:
+        """The rows of a fleet: for one with DBB also those of BB, from which it starts."""
+        if fleet.method == DENSE:
+            return self._rows(fleet, DENSE, [self._start(seed) for _, seed in fleet.members])
+        static = static_method(fleet.method)
+        runs = self._run(fleet, static, [self._start(seed) for _, seed in fleet.members])
+        rows = self._rows(fleet, static, runs)
+        if fleet.method == "dbb":
+            static_runs, runs = runs, self._run(fleet, "dbb", runs)
+            rows |= self._rows(fleet, "dbb", runs, static_runs)
+            self._keep_evidence(fleet, runs)
+        for method in {static, fleet.method}:
+            shutil.rmtree(self._folder(fleet, method), ignore_errors=True)
+        return rows
+
+    def _start(self, seed: int) -> StagedRun:
+        """The pretrained network of a seed; all are pretrained together when the first is asked for."""
+        if not self._pretrained:
+            seeds = self.protocol.seeds
+            networks = [StagedRun(build_seeded(replace(self.common, seed=each), self.data).to(self.device)) for each in seeds]
+            fleet = Fleet(DENSE, DENSE, tuple((None, each) for each in seeds))
+            self._pretrained = dict(zip(seeds, self._run(fleet, DENSE, networks), strict=True))
+        return self._pretrained[seed]
+
+    def _run(self, fleet: Fleet, method: str, before: Sequence[StagedRun]) -> list[StagedRun]:
+        """Put all models of a fleet that are sound through one stage."""
+        going = [member for member, run in enumerate(before) if not run.diverged]
+        runs = list(before)
+        if not going:
+            return runs
+        plans, models = [self._plan(method, *fleet.members[member]) for member in going], [before[member].model for member in going]
+        store = RunStore(self._folder(fleet, method), {"members": [fleet.members[member] for member in going]})
+        try:
+            after = run_stages(models, plans, self.training, self.test, F.cross_entropy, store, self.watcher)
+        except DivergedError as error:  # The only model of the fleet: among several it would have been set aside.
+            after = [StagedRun(models[0], [{"status": DIVERGED, "reason": str(error)}])]
+        for member, run in zip(going, after, strict=True):
+            runs[member] = run
+        return runs
+
+    def _plan(self, method: str, tradeoff: str | None, seed: int) -> Plan:
+        if method == DENSE:
+            return Plan(DENSE, self.protocol.recipe, ("dense",), seed)
+        asked = replace(self.common, method=method, seed=seed, tradeoff=None if tradeoff is None else tradeoff_value(tradeoff))
+        return replace(plan_of(asked, self.protocol.recipe, len(self.data.train)), stages=(_STAGES.get(method, "pruned"),))
+
+    def _folder(self, fleet: Fleet, method: str) -> Path:
+        return self.work / f"{method}-of-{fleet.name}"
+
+    def _rows(
+        self, fleet: Fleet, method: str, runs: Sequence[StagedRun], below: Sequence[StagedRun] | None = None
+    ) -> dict[Entry, dict[str, Any]]:
+        """A row for each model of a fleet after the stage of a method."""
+        about = {"recipe": self.protocol.recipe.name, "side_by_side": len(runs), **surroundings(self.device), "device": self.device.type}
+        sound = [member for member, run in enumerate(runs) if not run.diverged]
+        others = other_counts(method, [runs[member].model for member in sound], self.test, F.cross_entropy)
+        more = dict(zip(sound, others, strict=True))
+        rows = {}
+        for member, (tradeoff, seed) in enumerate(fleet.members):
+            entry = Entry(method, tradeoff, seed)
+            row = {"network": self.protocol.network, "dataset": self.protocol.dataset, **asdict(entry), **_outcome(runs[member])}
+            if below is not None and member in more:
+                row["static_kept"] = below[member].results[-1]["kept"]
+            rows[entry] = row | more.get(member, {}) | about
+        return rows
+
+    def _keep_evidence(self, fleet: Fleet, runs: Sequence[StagedRun]) -> None:
+        wanted = (EVIDENCE.tradeoff, EVIDENCE.seed)
+        if self.models is None or wanted not in fleet.members or runs[fleet.members.index(wanted)].diverged:
+            return
+        make_folder(self.models)
+        save_evidence(runs[fleet.members.index(wanted)].model, self.models / f"{self.protocol.name}-{EVIDENCE.method}.safetensors")
+
+
+def _outcome(run: StagedRun) -> dict[str, Any]:
+    """What a row says of a model after its last stage."""
+    result = run.results[-1]
+    if run.diverged:
+        return {"status": DIVERGED, "reason": result["reason"], **dict.fromkeys(_NUMBERS)}
+    numbers = {name: round(result[name], _DIGITS[name]) if name in _DIGITS else result[name] for name in _NUMBERS}
+    return {"status": "finished", **numbers, "history": result.get("history", [])}

@@ -1,0 +1,152 @@
+"""What a reproduction of the paper's tables trains: its rows, in fleets of models that start from the same pretrained networks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bayesprune.errors import InputError, did_you_mean
+from bayesprune.experiments.published import METHODS, published_networks, published_rows, tradeoff_value
+from bayesprune.training.plan import DENSE
+from bayesprune.training.recipes import PAPER, Recipe, StageRecipe
+
+QUICK = Recipe(
+    "quick",
+    {
+        "dense": StageRecipe(epochs=3, lr=2e-3, schedule="cosine"),
+        "pruned": StageRecipe(epochs=8, lr=2e-3, gate_speed=15.0, schedule="cosine"),
+        "dependent": StageRecipe(epochs=4, gate_speed=10.0, schedule="cosine"),
+    },
+)
+"""Everything in a small form, to see it work; no figure of it is comparable with the paper's."""
+_QUICK_IMAGES = 10_000
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of the tables, for one seed.
+
+    Attributes:
+        method: key, or ``dense``.
+        tradeoff: as it is printed; None where the method has none.
+        seed: of everything random.
+    """
+
+    method: str
+    tradeoff: str | None
+    seed: int
+
+    @property
+    def title(self) -> str:
+        return f"{self.method}{'' if self.tradeoff is None else f' at {self.tradeoff}'}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Models that are trained side by side: one pruning method at all its trade-offs, or the pretrained networks.
+
+    Attributes:
+        name: of its folder, and for people.
+        method: of the plan; ``dbb`` for BB with its second stage.
+        members: trade-off and seed of each model.
+    """
+
+    name: str
+    method: str
+    members: tuple[tuple[str | None, int], ...]
+
+    @property
+    def title(self) -> str:
+        methods = "BB, then DBB" if self.method == "dbb" else self.method.upper() if self.method != DENSE else "pretraining"
+        return f"{methods}, {len(self.members)} models side by side" if len(self.members) > 1 else methods
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The rows that come of it."""
+        methods = ("bb", "dbb") if self.method == "dbb" else (self.method,)
+        return [Entry(method, tradeoff, seed) for method in methods for tradeoff, seed in self.members]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What to train on a network.
+
+    Attributes:
+        network: of the zoo.
+        dataset: of the catalogue.
+        recipe: of all stages.
+        seeds: one pretrained network each, shared by all methods.
+        tradeoffs: of every method in the order of the tables, as they are printed; (None,) for a method without any.
+        methods: those that are asked for.
+        training_images: so many of the first are used; None for all.
+    """
+
+    network: str
+    dataset: str
+    recipe: Recipe
+    seeds: tuple[int, ...]
+    tradeoffs: Mapping[str, tuple[str | None, ...]]
+    methods: tuple[str, ...]
+    training_images: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.network}-{self.dataset}"
+
+    def all_entries(self) -> list[Entry]:
+        """All rows of the tables, asked for or not."""
+        return [Entry(method, each, seed) for method, values in self.tradeoffs.items() for each in values for seed in self.seeds]
+
+    def fleets(self, side_by_side: int | None = None) -> list[Fleet]:
+        """What is asked for, the most telling first: pretraining, and BB together with DBB, which starts from it.
+
+        Args:
+            side_by_side: how many models a fleet has at most; None for all of a method.
+        """
+        fleets = []
+        for method in _IN_TURN:
+            if method not in self.methods or (method == "bb" and "dbb" in self.methods):
+                continue
+            members = tuple((value, seed) for value in self.tradeoffs[method] for seed in self.seeds)
+            size = side_by_side or len(members)
+            parts = [members[start : start + size] for start in range(0, len(members), size)]
+            names = [method] if len(parts) == 1 else [f"{method}-{number}" for number in range(1, len(parts) + 1)]
+            fleets += [Fleet(name, method, part) for name, part in zip(names, parts, strict=True)]
+        return fleets
+
+
+_IN_TURN = (DENSE, "dbb", "bb", "sbp", "vib", "l0", "gd", "cd")
+
+
+def protocol(network: str, *, quick: bool = False, methods: Sequence[str] | None = None, seeds: Sequence[int] | None = None) -> Protocol:
+    """The paper's protocol for one of its networks.
+
+    Args:
+        network: a name of the zoo that the tables have; on the data set that they show it on.
+        quick: train everything in a small form, on a part of the data, one seed and two trade-offs a method.
+        methods: only these.
+        seeds: instead of three.
+
+    Raises:
+        InputError: the tables have no such network or method.
+    """
+    known = {name: dataset for name, dataset in published_networks() if dataset == "mnist"}
+    if network not in known:
+        raise InputError(f"the tables that can be reproduced are of {', '.join(known)}, not of '{network}'.{did_you_mean(network, known)}")
+    for method in methods or ():
+        if method not in METHODS:
+            raise InputError(f"the tables have no method '{method}'; they have {', '.join(METHODS)}.{did_you_mean(method, METHODS)}")
+    chosen = tuple(seeds) if seeds is not None else SEEDS[:1] if quick else SEEDS
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise InputError(f"give at least one seed, and each once, not {list(chosen)}")
+    printed: dict[str, tuple[str | None, ...]] = {DENSE: (None,)}
+    for row in published_rows(network, known[network], "appendix"):
+        printed[row.method] = (*printed.get(row.method, ()), row.tradeoff)
+    if quick:
+        printed = {method: _weakest(values) for method, values in printed.items()}
+    asked = METHODS if methods is None else tuple(methods)
+    return Protocol(network, known[network], QUICK if quick else PAPER, chosen, printed, asked, _QUICK_IMAGES if quick else None)
+
+
+def _weakest(values: tuple[str | None, ...]) -> tuple[str | None, ...]:
+    """The two weakest trade-offs: on few images a divergence weighs as much more as they are fewer."""
+    return tuple(sorted(values, key=lambda value: 0.0 if value is None else tradeoff_value(value))[:2])
