@@ -1,0 +1,69 @@
+"""Whether classes use the same units: averages of phi(x) over each class, and their correlations.
+
+References:
+    Lee et al., "Adaptive Network Sparsification with Dependent Variational Beta-Bernoulli Dropout", 2019, section 5.1.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from bayesprune.analysis.activations import unit_activations
+from bayesprune.analysis.probabilities import probability_stages
+from bayesprune.gates import require_gates
+from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
+
+_FLAT = 1e-6
+"""Averages that differ by less than this from unit to unit are the same but for rounding."""
+
+
+@torch.no_grad()
+def class_averages(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], num_classes: int) -> dict[str, Tensor]:
+    """The average of phi(x) over the inputs of each class, by the gate's name: ``(classes, units that BB kept)``.
+
+    phi is the clamped factor alone. The paper's has E[pi] in it too, which is the same for all classes and can only hide how they differ.
+    Gates that do not depend on the input are left out. A class without inputs has NaN for averages.
+
+    Args:
+        model: with input-dependent gates.
+        batches: inputs and labels.
+        num_classes: how many the labels tell apart.
+    """
+    dependent = {name: gate for name, gate in require_gates(model).items() if isinstance(gate, DependentBetaBernoulli)}
+    kept = {name: gate.keep() for name, gate in dependent.items()}
+    sums = {name: torch.zeros(num_classes, int(kept[name].sum()), dtype=torch.float64) for name in dependent}
+    sizes = torch.zeros(num_classes, dtype=torch.float64)
+    for inputs, labels in batches:
+        arrived = unit_activations(model, inputs)
+        labels = labels.cpu()
+        for name, gate in dependent.items():
+            phi = probability_stages(gate, arrived[name]).of(kept[name]).phi
+            sums[name].index_add_(0, labels, phi.cpu().double())
+        sizes.index_add_(0, labels, torch.ones(len(labels), dtype=torch.float64))
+    return {name: total / sizes[:, None] for name, total in sums.items()}
+
+
+def class_correlations(averages: Tensor) -> Tensor:
+    """The correlation coefficients, over units, between the averages of each two classes: ``(classes, classes)``.
+
+    They are NaN, for undefined, where a class's averages are the same for all units; so they all are with fewer than two units.
+
+    Args:
+        averages: of shape ``(classes, units)``.
+    """
+    classes, units = averages.shape
+    if units < 2:
+        return torch.full((classes, classes), torch.nan, dtype=torch.float64)
+    centred = averages.double() - averages.double().mean(dim=1, keepdim=True)
+    lengths = centred.norm(dim=1)
+    flat = ~(centred.abs().amax(dim=1) > _FLAT)
+    directions = torch.where(flat[:, None], torch.nan, centred / lengths[:, None])
+    return (directions @ directions.T).clamp(-1.0, 1.0)
+
+
+def mean_between_classes(correlations: Tensor) -> float | None:
+    """The mean of the correlations between two different classes that are defined; None if none is."""
+    different = correlations[~torch.eye(len(correlations), dtype=torch.bool)]
+    defined = different[~different.isnan()]
+    return float(defined.mean()) if len(defined) else None
