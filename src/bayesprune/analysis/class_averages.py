@@ -1,10 +1,11 @@
-"""Whether classes use the same units: averages of phi(x) over each class, and their correlations.
+"""Whether classes use the same units: averages of probabilities over each class, and their correlations.
 
 References:
     Lee et al., "Adaptive Network Sparsification with Dependent Variational Beta-Bernoulli Dropout", 2019, section 5.1.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +19,29 @@ _FLAT = 1e-6
 """Averages that differ by less than this from unit to unit are the same but for rounding."""
 
 
-@torch.no_grad()
-def class_averages(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], num_classes: int) -> dict[str, Tensor]:
-    """The average of phi(x) over the inputs of each class, by the gate's name: ``(classes, units that BB kept)``.
+@dataclass(frozen=True, eq=False)
+class ClassAverages:
+    """Averages over the inputs of each class, of the units that BB kept.
 
-    phi is the clamped factor alone. The paper's has E[pi] in it too, which is the same for all classes and can only hide how they differ.
-    Gates that do not depend on the input are left out. A class without inputs has NaN for averages.
+    Attributes:
+        phi: of the factor that depends on the input, of shape ``(classes, units)``; NaN for a class without inputs.
+        pi: E[pi] of each unit, which is the same for all inputs.
+    """
+
+    phi: Tensor
+    pi: Tensor
+
+    @property
+    def keep_probability(self) -> Tensor:
+        """Of E[pi] phi(x), which is what equation 20 calls phi."""
+        return self.pi * self.phi
+
+
+@torch.no_grad()
+def class_averages(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], num_classes: int) -> dict[str, ClassAverages]:
+    """The averages of the probabilities over each class, by the gate's name.
+
+    Gates that do not depend on the input are left out.
 
     Args:
         model: with input-dependent gates.
@@ -41,7 +59,8 @@ def class_averages(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], n
             phi = probability_stages(gate, arrived[name]).of(kept[name]).phi
             sums[name].index_add_(0, labels, phi.cpu().double())
         sizes.index_add_(0, labels, torch.ones(len(labels), dtype=torch.float64))
-    return {name: total / sizes[:, None] for name, total in sums.items()}
+    pi = {name: gate.keep_probability()[kept[name]].cpu().double() for name, gate in dependent.items()}
+    return {name: ClassAverages(total / sizes[:, None], pi[name]) for name, total in sums.items()}
 
 
 def class_correlations(averages: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Whether classes share units: the correlations between the class averages of phi(x), a panel for each gate."""
+"""Whether classes share units: the correlations between the class averages of E[pi] phi(x), a panel for each gate."""
 
 import math
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
 from torch import Tensor
 
-from bayesprune.analysis import class_correlations, mean_between_classes
+from bayesprune.analysis import ClassAverages, class_correlations, mean_between_classes
 from bayesprune.report.canvas import INK, gate_title, new_figure, write_figure
 
 _MAX_COLUMNS = 4
@@ -17,25 +17,27 @@ _LABELLED = 20
 _UNDEFINED = "#c8c8c8"
 
 
-def draw_class_correlation(averages: Mapping[str, Tensor], title: str, path: Path) -> None:
+def draw_class_correlation(averages: Mapping[str, ClassAverages], title: str, path: Path) -> None:
     """Draw the correlations between classes before each gate, with their mean in the panel's title.
 
+    What is correlated is E[pi] phi(x), as in the paper. E[pi] is common to all classes and makes them alike, so the title also says what
+    the mean is without it.
+
     Args:
-        averages: class averages of phi(x), by the gate's name in network order, of shape ``(classes, units that BB kept)``.
+        averages: by the gate's name in network order.
         title: of the figure.
         path: of the PNG file to write.
     """
     columns = min(_MAX_COLUMNS, max(len(averages), 1))
     rows = max(math.ceil(len(averages) / columns), 1)
-    figure = new_figure(max(2.45 * columns + 0.8, 5.0), 2.8 * rows + 0.55)
+    figure = new_figure(max(2.45 * columns + 0.8, 5.0), 2.95 * rows + 0.55)
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     for axes in panels[len(averages) :]:
         axes.set_visible(False)
     image = None
     for axes, (name, average) in zip(panels, averages.items(), strict=False):
-        correlations = class_correlations(average)
-        image = _draw_panel(axes, correlations)
-        axes.set_title(panel_title(name, average.shape[1], correlations), fontsize=9, color=INK)
+        image = _draw_panel(axes, class_correlations(average.keep_probability))
+        axes.set_title(panel_title(name, average), fontsize=9, color=INK)
     if image is not None:
         bar = figure.colorbar(image, ax=list(panels), shrink=0.75, aspect=25, pad=0.015, ticks=[-1, -0.5, 0, 0.5, 1])
         bar.set_label("correlation of two classes", fontsize=9)
@@ -44,17 +46,19 @@ def draw_class_correlation(averages: Mapping[str, Tensor], title: str, path: Pat
     write_figure(figure, path)
 
 
-def panel_title(name: str, units: int, correlations: Tensor) -> str:
-    """The gate, the units that BB kept, and the mean correlation between two classes, or why there is none."""
-    kept = f"{units} unit{'s' * (units != 1)} kept"
-    mean = mean_between_classes(correlations)
+def panel_title(name: str, averages: ClassAverages) -> str:
+    """The gate, the units that BB kept, and the mean correlation between two classes, with and without E[pi], or that there is none."""
+    units = len(averages.pi)
+    lines = [f"{gate_title(name)}, {units} unit{'s' * (units != 1)} kept"]
     if units < 2:
-        return f"{gate_title(name)}, {kept}\ncorrelation undefined"
-    if mean is None:
-        return f"{gate_title(name)}, {kept}\nundefined: φ is the same for all units"
-    undefined = int(correlations.diagonal().isnan().sum())
-    note = f", {undefined} class{'es' * (undefined > 1)} undefined" if undefined else ""
-    return f"{gate_title(name)}, {kept}\nmean between classes {mean:.2f}{note}"
+        return f"{lines[0]}\ncorrelation undefined\n"
+    for words, values in (("mean between classes", averages.keep_probability), ("without π:", averages.phi)):
+        correlations = class_correlations(values)
+        mean = mean_between_classes(correlations)
+        undefined = int(correlations.diagonal().isnan().sum())
+        note = f" ({undefined} class{'es' * (undefined > 1)} undefined)" if undefined else ""
+        lines.append(f"{words} undefined" if mean is None else f"{words} {mean:.2f}{note}")
+    return "\n".join(lines)
 
 
 def _draw_panel(axes: Axes, correlations: Tensor) -> AxesImage:

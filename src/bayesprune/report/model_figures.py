@@ -105,7 +105,7 @@ def _draw_model(model: nn.Module, data: Dataset, title: str, suffix: str, figure
     first = next(iter(gates(model).values()))
     drawn = [figures / f"class-correlation-{suffix}.png"]
     averages = class_averages(model, batches.in_order(_INPUTS), data.num_classes)
-    draw_class_correlation(averages, f"{title}: do classes use the same units? Correlations of class averages of φ(x)", drawn[0])
+    draw_class_correlation(averages, f"{title}: correlations between the class averages of φ(x), over the units that BB kept", drawn[0])
     drawn += _draw_probabilities(model, inputs, title, figures / f"activations-to-probabilities-{suffix}.png")
     if isinstance(first, DependentBetaBernoulli) and data.image_shape[0] == 1 and first.num_units == math.prod(data.image_shape):
         images = torch.cat([images for images, _ in batches.in_order(_INPUTS)])

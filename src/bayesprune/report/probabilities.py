@@ -15,7 +15,7 @@ _STEPS = (
     ("activation", "x"),
     ("standardised", "(x − μ) / σ"),
     ("scaled and shifted", "γ (x − μ) / σ + β"),
-    ("probability", "φ(x), clamped to [0, 1]"),
+    ("probability", "clamped to [0, 1]"),
 )
 _SHOWN_INPUTS = 250
 _FAR_OUT = 0.002
