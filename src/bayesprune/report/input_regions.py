@@ -67,7 +67,7 @@ def input_regions(gate: DependentBetaBernoulli, images: Tensor, labels: Tensor, 
         f"{label}" if label == guess else f"{label}, taken for {guess}"
         for label, guess in zip(labels.tolist(), predicted.tolist(), strict=True)
     ]
-    return [Region(image[0], use, title) for image, use, title in zip(images, uses, titles, strict=True)]
+    return [Region(image[0], use, title) for image, use, title in zip(images.cpu(), uses.cpu(), titles, strict=True)]
 
 
 def draw_input_regions(regions: Sequence[Region], mean_used: float, path: Path) -> None:
@@ -82,7 +82,7 @@ def draw_input_regions(regions: Sequence[Region], mean_used: float, path: Path) 
     figure = new_figure(max(2.2 * columns, 6.6), 5.25)
     panels = figure.subplots(2, columns, squeeze=False)
     for above, below, region in zip(*panels, regions, strict=True):
-        above.imshow(region.image.cpu(), cmap="gray_r", vmin=0, vmax=1)
+        above.imshow(region.image.numpy(), cmap="gray_r", vmin=0, vmax=1)
         above.set_title(region.title, fontsize=11, color=INK)
         _draw_use(below, region)
         for axes in (above, below):
@@ -102,9 +102,9 @@ def draw_input_regions(regions: Sequence[Region], mean_used: float, path: Path) 
 def _draw_use(axes: Axes, region: Region) -> None:
     """The map of a region, with the outline of what is drawn in the image over it."""
     colours = ListedColormap([_COLOURS[kind] for kind in sorted(_COLOURS)])
-    axes.imshow(region.use.cpu(), cmap=colours, vmin=min(_COLOURS), vmax=max(_COLOURS), interpolation="nearest")
+    axes.imshow(region.use.numpy(), cmap=colours, vmin=min(_COLOURS), vmax=max(_COLOURS), interpolation="nearest")
     if bool((region.image > 0.5).any()) and bool((region.image < 0.5).any()):
-        axes.contour(region.image.cpu(), levels=[0.5], colors="black", linewidths=1.0)
+        axes.contour(region.image.numpy(), levels=[0.5], colors="black", linewidths=1.0)
     axes.set_xlabel(f"{region.used} of {region.use.numel()} pixels used", fontsize=9.5, color=INK)
 
 

@@ -79,7 +79,8 @@ def _suffix(network: str, dataset: str) -> str:
 
 
 def _draw_history(rows_file: Path, network: str, dataset: str, figures: Path) -> list[Path]:
-    described = build_network(network)
+    with torch.device("meta"):  # Its gate places are all that is needed.
+        described = build_network(network)
     assert isinstance(described, DescribedModel)
     places = described.gate_places()
     rows = read_histories(rows_file, len(places))
