@@ -74,7 +74,7 @@ def test_titles_state_the_mean_correlation_with_and_without_pi():
         matrix = torch.corrcoef(values)
         means.append(float((matrix.sum() - 10) / 90))
     assert panel_title("conv1.output_gate", own).splitlines() == [
-        "conv1 output, 8 units kept",
+        "conv1 output, 8 kept",
         f"mean between classes {means[0]:.2f}",
         f"without π: {means[1]:.2f}",
     ]
@@ -82,7 +82,7 @@ def test_titles_state_the_mean_correlation_with_and_without_pi():
 
 def test_titles_say_what_is_undefined():
     assert "correlation undefined" in panel_title("a", averages(0))
-    assert "1 unit kept\ncorrelation undefined" in panel_title("a", averages(1))
+    assert "1 kept\ncorrelation undefined" in panel_title("a", averages(1))
     flat = ClassAverages(torch.ones(10, 5, dtype=torch.float64), torch.ones(5, dtype=torch.float64))
     assert "mean between classes undefined\nwithout π: undefined" in panel_title("a", flat)
     own = averages(5)
@@ -99,6 +99,22 @@ def test_correlations_are_drawn_without_a_nan(tmp_path, words_of, gates):
     assert not any("nan" in text.lower() for text in words)
     assert sum("kept" in text for text in words) == gates
     assert (tmp_path / "classes.png").read_bytes().startswith(PNG)
+
+
+def test_what_is_drawn_has_pi_in_it(tmp_path, figure_of):
+    own = averages(8)
+    figure = figure_of(draw_class_correlation, {"conv1.output_gate": own}, "one", tmp_path / "classes.png")
+    (image,) = figure.axes[0].images
+    torch.testing.assert_close(torch.from_numpy(image.get_array().data), torch.corrcoef(own.pi * own.phi))
+
+
+def test_undefined_correlations_are_not_painted(tmp_path, figure_of):
+    own = averages(8)
+    own.phi[3] = torch.nan
+    figure = figure_of(draw_class_correlation, {"conv1.output_gate": own}, "one", tmp_path / "classes.png")
+    masked = figure.axes[0].images[0].get_array().mask
+    assert masked.sum() == 19
+    assert masked[3].all()
 
 
 def test_a_hundred_classes_are_not_numbered(tmp_path, words_of):

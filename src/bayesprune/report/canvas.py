@@ -36,5 +36,5 @@ def write_figure(figure: Figure, path: Path) -> None:
 
 
 def gate_title(name: str) -> str:
-    """The name of a gate for people: that of its layer."""
-    return name.removesuffix("_gate").replace(".", " ")
+    """The name of a gate for people: that of its layer, without the folder that VGG-like networks have them in."""
+    return name.removeprefix("features.").removesuffix("_gate").replace(".", " ")

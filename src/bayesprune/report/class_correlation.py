@@ -39,7 +39,7 @@ def draw_class_correlation(averages: Mapping[str, ClassAverages], title: str, pa
         image = _draw_panel(axes, class_correlations(average.keep_probability))
         axes.set_title(panel_title(name, average), fontsize=9, color=INK)
     if image is not None:
-        bar = figure.colorbar(image, ax=list(panels), shrink=0.75, aspect=25, pad=0.015, ticks=[-1, -0.5, 0, 0.5, 1])
+        bar = figure.colorbar(image, ax=list(panels), shrink=0.75 if rows == 1 else 0.4, aspect=25, pad=0.015, ticks=[-1, -0.5, 0, 0.5, 1])
         bar.set_label("correlation of two classes", fontsize=9)
         bar.ax.tick_params(labelsize=8)
     figure.suptitle(title, fontsize=10.5, color=INK)
@@ -49,7 +49,7 @@ def draw_class_correlation(averages: Mapping[str, ClassAverages], title: str, pa
 def panel_title(name: str, averages: ClassAverages) -> str:
     """The gate, the units that BB kept, and the mean correlation between two classes, with and without E[pi], or that there is none."""
     units = len(averages.pi)
-    lines = [f"{gate_title(name)}, {units} unit{'s' * (units != 1)} kept"]
+    lines = [f"{gate_title(name)}, {units} kept"]
     if units < 2:
         return f"{lines[0]}\ncorrelation undefined\n"
     for words, values in (("mean between classes", averages.keep_probability), ("without π:", averages.phi)):

@@ -1,12 +1,15 @@
 """Figures of a run."""
 
-import math
 from pathlib import Path
 from typing import Any
+
+from matplotlib import colormaps
 
 from bayesprune.report.canvas import INK, gate_title, new_figure, plain_axes, write_figure
 
 _STAGE_SHADES = {"dense": "#ffffff", "pruned": "#eef3fa", "BB": "#eef3fa", "dependent": "#fbf1e6", "DBB": "#fbf1e6"}
+_FEW = 6
+"""With more gates than this their curves are in shades from the first to the last, and the legend is beside the figure."""
 
 
 def draw_kept_units(
@@ -34,7 +37,7 @@ def draw_kept_units(
     for index, (name, count) in enumerate(zip(names, units, strict=True)):
         shares = [100.0, *(100.0 * row["kept"][index] / max(count, 1) for row in rows)]
         label = f"{gate_title(name)}: {rows[-1]['kept'][index]:.0f} of {count}"
-        above.plot([0.0, *times], shares, marker="o", markersize=2.5, linewidth=1.6, label=label)
+        above.plot([0.0, *times], shares, marker="o", markersize=2.5, linewidth=1.6, label=label, color=_colour(index, len(names)))
     errors = [(time, row["error"]) for time, row in zip(times, rows, strict=True) if row["error"] is not None]
     if errors:
         below.plot(*zip(*errors, strict=True), color=INK, marker="o", markersize=2.5, linewidth=1.2)
@@ -43,7 +46,10 @@ def draw_kept_units(
     _shade_stages(rows, times, (above, below))
     above.set_ylabel("units in use, %")
     above.set_ylim(-2, 108)
-    above.legend(frameon=False, fontsize=8, ncols=math.ceil(len(names) / 6))
+    if len(names) <= _FEW:
+        above.legend(frameon=False, fontsize=8)
+    else:
+        figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     below.set_ylabel("test error, %")
     below.set_xlabel(time_label)
     for axes in (above, below):
@@ -51,6 +57,10 @@ def draw_kept_units(
     if title is not None:
         figure.suptitle(title, fontsize=10.5, color=INK)
     write_figure(figure, path)
+
+
+def _colour(index: int, count: int) -> Any:
+    return f"C{index}" if count <= _FEW else colormaps["viridis"](0.95 * index / (count - 1))
 
 
 def _times(rows: list[dict[str, Any]]) -> list[float]:
