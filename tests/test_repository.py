@@ -26,6 +26,7 @@ ROOMS: dict[str, set[str]] = {
     "data": {"noise"},
     "objective": {"gates"},
     "prediction": {"gates"},
+    "analysis": {"gates", "prediction"},
     "example_inputs": {"errors"},
     "graph": {"gates", "prediction", "example_inputs"},
     "removal": {"graph"},
@@ -38,7 +39,7 @@ ROOMS: dict[str, set[str]] = {
     "benchmark": {"cost", "artifact", "version"},
     "training": {"data", "objective", "prediction", "attach", "cost", "summary", "storage", "version"},
     "experiments": {"training", "compact", "artifact", "benchmark"},
-    "report": {"experiments"},
+    "report": {"experiments", "analysis"},
 }
 DOOR = "__init__"  # the public names: gathers from every room, and only the command line looks through it
 COMMAND_LINE = {"cli", "__main__"}

@@ -19,6 +19,8 @@ from bayesprune.gates.beta_bernoulli import RAW_ONE, BetaBernoulli, expected_pi,
 from bayesprune.gates.contract import Gate, Tradeoff, require_finite, require_positive, require_probability
 
 PHI_EDGE = 1e-10
+VARIANCE_EDGE = 1e-5
+"""Added to the variance of activations before they are divided by its root."""
 
 
 class DependentBetaBernoulli(Gate):
@@ -145,4 +147,4 @@ class DependentBetaBernoulli(Gate):
         batch = x.shape[0] if self.share is None else self.share.total
         use_batch = self.training and batch > 1
         mean, var = (None, None) if use_batch and not update else (self.running_mean, self.running_var)
-        return F.batch_norm(activation, mean, var, self.scale, self.shift, use_batch, self.momentum, 1e-5)
+        return F.batch_norm(activation, mean, var, self.scale, self.shift, use_batch, self.momentum, VARIANCE_EDGE)

@@ -1,0 +1,137 @@
+"""The figures of a reproduction that need its models or its histories."""
+
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from bayesprune.analysis import class_averages, probability_stages, unit_activations
+from bayesprune.data import Dataset, TensorBatches, load_dataset
+from bayesprune.data.catalog import known_dataset
+from bayesprune.errors import BayespruneWarning, DataError, StorageError
+from bayesprune.experiments.evidence import load_evidence
+from bayesprune.experiments.published import published_networks
+from bayesprune.gates import gates
+from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
+from bayesprune.models import DescribedModel, build_network
+from bayesprune.prediction import predict
+from bayesprune.report.canvas import gate_title
+from bayesprune.report.class_correlation import draw_class_correlation
+from bayesprune.report.input_regions import average_use, class_examples, draw_input_regions, input_regions
+from bayesprune.report.probabilities import draw_probabilities
+from bayesprune.report.pruning_history import draw_pruning_history, read_histories, shown_tradeoff
+from bayesprune.storage import exists, make_folder
+
+_DIGITS = (0, 1, 4, 7)
+"""Four classes of different shapes: a ring, a stroke, a cup and an angle."""
+_INPUTS = 1000
+"""How many test images the histograms of activations show."""
+
+
+def tell_as_warning(message: str) -> None:
+    """Pass on a message about a figure that was left out, where nobody listens."""
+    warnings.warn(message, BayespruneWarning, stacklevel=3)
+
+
+def draw_model_figures(
+    results: Path, figures: Path, *, say: Callable[[str], None] = tell_as_warning, data_dir: Path | None = None
+) -> list[Path]:
+    """Draw what there is of the figures that need trained models, or how units were lost while they were trained.
+
+    For each published network they come from ``results/NETWORK-DATASET.jsonl`` and ``results/models/NETWORK-DATASET-dbb.safetensors``;
+    where a file is not there, its figures are not drawn.
+
+    Args:
+        results: the folder of a reproduction.
+        figures: the folder to draw into; it is made if need be.
+        say: is told which figures were left out although their file is there, and why: a data set is missing.
+        data_dir: where the data sets are.
+
+    Returns:
+        The files that were drawn.
+
+    Raises:
+        StorageError: a file of the reproduction is damaged or holds something else, or a figure cannot be written.
+    """
+    make_folder(figures)
+    drawn: list[Path] = []
+    for network, dataset in published_networks():
+        rows, model = results / f"{network}-{dataset}.jsonl", results / "models" / f"{network}-{dataset}-dbb.safetensors"
+        if exists(rows):
+            drawn += _draw_history(rows, network, dataset, figures)
+        if exists(model):
+            trained = _dependent_model(network, known_dataset(dataset).classes, model)
+            try:
+                data = load_dataset(dataset, data_dir)
+            except DataError as error:
+                say(f"no figures of {model.name}: {error}")
+                continue
+            drawn += _draw_model(trained, data, f"{network} on {dataset}", _suffix(network, dataset), figures)
+    return drawn
+
+
+def _suffix(network: str, dataset: str) -> str:
+    """What tells the files of a network apart: its name, and its data set if there are several."""
+    return network if [name for name, _ in published_networks()].count(network) == 1 else f"{network}-{dataset}"
+
+
+def _draw_history(rows_file: Path, network: str, dataset: str, figures: Path) -> list[Path]:
+    with torch.device("meta"):  # Its gate places are all that is needed.
+        described = build_network(network)
+    assert isinstance(described, DescribedModel)
+    places = described.gate_places()
+    rows = read_histories(rows_file, len(places))
+    tradeoff = shown_tradeoff(rows)
+    if tradeoff is None:
+        return []
+    path = figures / f"kept-units-{_suffix(network, dataset)}.png"
+    draw_pruning_history(rows, tradeoff, places, f"{network} on {dataset}", path)
+    return [path]
+
+
+def _dependent_model(network: str, num_classes: int, path: Path) -> nn.Module:
+    model = load_evidence(network, num_classes, path)
+    others = {gate.method for gate in gates(model).values() if not isinstance(gate, DependentBetaBernoulli)}
+    if others:
+        raise StorageError(f"{path} holds a model with gates of the method {', '.join(sorted(others))}, not dbb; put the right one there")
+    return model
+
+
+def _draw_model(model: nn.Module, data: Dataset, title: str, suffix: str, figures: Path) -> list[Path]:
+    batches = TensorBatches(data.test, data.mean, data.std, _INPUTS)
+    inputs = next(batches.in_order(_INPUTS))[0]
+    first = next(iter(gates(model).values()))
+    drawn = [figures / f"class-correlation-{suffix}.png"]
+    averages = class_averages(model, batches.in_order(_INPUTS), data.num_classes)
+    draw_class_correlation(averages, f"{title}: correlations between the class averages of φ(x), over the units that BB kept", drawn[0])
+    drawn += _draw_probabilities(model, inputs, title, figures / f"activations-to-probabilities-{suffix}.png")
+    if isinstance(first, DependentBetaBernoulli) and data.image_shape[0] == 1 and first.num_units == math.prod(data.image_shape):
+        images = torch.cat([images for images, _ in batches.in_order(_INPUTS)])
+        drawn += _draw_regions(model, first, images, data.test.labels, figures / f"input-regions-{suffix}.png")
+    return drawn
+
+
+def _draw_probabilities(model: nn.Module, inputs: Tensor, title: str, path: Path) -> list[Path]:
+    """The last gate that keeps a unit, where units differ most in what they stand for; nothing if no gate does."""
+    arrived = unit_activations(model, inputs)
+    for name, gate in reversed(gates(model).items()):
+        kept = gate.keep()
+        if isinstance(gate, DependentBetaBernoulli) and bool(kept.any()):
+            what = f"{title}, {gate_title(name)}: {int(kept.sum())} units that BB kept, {len(inputs)} test images"
+            draw_probabilities(probability_stages(gate, arrived[name]).of(kept), kept.nonzero().flatten(), what, path)
+            return [path]
+    return []
+
+
+def _draw_regions(model: nn.Module, gate: DependentBetaBernoulli, images: Tensor, labels: Tensor, path: Path) -> list[Path]:
+    """Four images; nothing if the test set has none of their classes."""
+    predicted = torch.cat([predict(model, part).argmax(dim=1) for part in torch.split(images, _INPUTS)])
+    chosen = class_examples(labels, predicted, _DIGITS)
+    if not chosen:
+        return []
+    regions = input_regions(gate, images[chosen], labels[chosen], predicted[chosen])
+    draw_input_regions(regions, average_use(gate, images), path)
+    return [path]
