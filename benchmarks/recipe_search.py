@@ -1,0 +1,257 @@
+"""The search for a better recipe for LeNet-500-300, on the last 10,000 training images of MNIST; the test images are never looked at.
+
+A candidate is a set of settings that differ from the paper's; each is trained with BB and then DBB at some trade-offs and seeds, many
+candidates side by side. What differs between models of one program enters as tensors. Appends a row for each model and stage, with the
+validation error of the last weights and of their average over the second half of the stage.
+
+    python -m benchmarks.recipe_search --programs regularisers consistency --rows results/recipe-search.jsonl
+"""
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bayesprune.attach import make_dependent, sparsify
+from bayesprune.data import Dataset, TensorBatches, load_dataset
+from bayesprune.experiments.main_job import batches_of, surroundings
+from bayesprune.models.lenet import LeNet500300
+from bayesprune.noise import derive_seed
+from bayesprune.storage import append_row, make_folder
+from bayesprune.training.evaluation import measure_members
+from bayesprune.training.recipes import PAPER, StageRecipe
+from bayesprune.training.trainer import StageTrainer
+
+VALIDATION = 10_000
+AVERAGED_FROM = 0.5
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings of the loss and the gates in which models of one program may differ; the defaults are the paper's.
+
+    Attributes:
+        name: for the rows.
+        weight_decay: of weights and biases.
+        smoothing: of the labels.
+        confidence: weight of the predictions' negative entropy (Pereyra et al., 2017).
+        consistency: weight of the divergence between the predictions of two draws of the gates (R-Drop, Wu et al., 2021).
+        gate_weights: on the divergences of the three gates.
+        rate: factor on all learning rates.
+    """
+
+    name: str
+    weight_decay: float = 1e-4
+    smoothing: float = 0.0
+    confidence: float = 0.0
+    consistency: float = 0.0
+    gate_weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    rate: float = 1.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is trained side by side.
+
+    Attributes:
+        candidates: what to try.
+        tradeoffs: gamma of each.
+        seeds: of each.
+        epochs: of BB and of DBB.
+        schedule: of both.
+        warmup: share of BB over which the divergence's weight rises.
+        twice: show every image twice, with two draws of the gates, as consistency needs it.
+    """
+
+    candidates: Sequence[Candidate]
+    tradeoffs: Sequence[float] = (1.0, 2.0, 4.0)
+    seeds: Sequence[int] = (0, 1, 2)
+    epochs: tuple[int, int] = (150, 150)
+    schedule: Literal["steps", "cosine"] = "steps"
+    warmup: float = 0.0
+    twice: bool = False
+
+
+BY_COST = (0.9, 1.35, 0.36)
+"""FLOPs that a unit of each gate costs in a network of 190-105-50 units, over the mean that keeps the sum of divergences about the same."""
+PROGRAMS = {
+    "regularisers": Program(
+        [
+            Candidate("paper"),
+            Candidate("no decay", weight_decay=0.0),
+            Candidate("decay 3e-4", weight_decay=3e-4),
+            Candidate("decay 1e-3", weight_decay=1e-3),
+            Candidate("smoothing 0.05", smoothing=0.05),
+            Candidate("smoothing 0.15", smoothing=0.15),
+            Candidate("confidence 0.1", confidence=0.1),
+            Candidate("confidence 0.4", confidence=0.4),
+            Candidate("by cost", gate_weights=BY_COST),
+            Candidate("smoothing 0.1, decay 3e-5", smoothing=0.1, weight_decay=3e-5),
+        ]
+    ),
+    "consistency": Program(
+        [
+            Candidate("twice"),
+            Candidate("consistency 0.3", consistency=0.3),
+            Candidate("consistency 1", consistency=1.0),
+            Candidate("consistency 4", consistency=4.0),
+        ],
+        tradeoffs=(1.0, 2.0),
+        twice=True,
+    ),
+}
+
+
+class TriedLeNet(LeNet500300):
+    """LeNet-500-300 that in training hands the loss what the candidate's loss needs beside the logits."""
+
+    settings: Tensor
+
+    def __init__(self, candidate: Candidate, twice: bool) -> None:
+        super().__init__()
+        self.twice = twice
+        numbers = [candidate.weight_decay, candidate.smoothing, candidate.confidence, candidate.consistency]
+        self.register_buffer("settings", torch.tensor(numbers))
+
+    def forward(self, x: Tensor) -> Any:
+        if not self.training:
+            return super().forward(x)
+        squares = torch.stack([p.square().sum() for layer in (self.fc1, self.fc2, self.fc3) for p in (layer.weight, layer.bias)]).sum()
+        return super().forward(torch.cat([x, x]) if self.twice else x), self.settings, squares
+
+
+def candidate_loss(outputs: Any, targets: Tensor) -> Tensor:
+    """Cross-entropy, in training with the terms of the candidate."""
+    if isinstance(outputs, Tensor):
+        return F.cross_entropy(outputs, targets)
+    logits, settings, squares = outputs
+    decay, smoothing, confidence, consistency = settings.unbind()
+    logs = F.log_softmax(logits, dim=1)
+    twice = len(logits) == 2 * len(targets)
+    wanted = torch.cat([targets, targets]) if twice else targets
+    nll = -logs.gather(1, wanted[:, None]).mean()
+    loss = (1.0 - smoothing) * nll - smoothing * logs.mean() + 0.5 * decay * squares + confidence * (logs.exp() * logs).sum(1).mean()
+    if twice:
+        one, other = logs.chunk(2)
+        loss = loss + consistency * 0.5 * ((one.exp() - other.exp()) * (one - other)).sum(1).mean()
+    return loss
+
+
+class Averages:
+    """The mean of the models' parameters over the last part of a stage, an epoch a sample."""
+
+    def __init__(self, trainer: StageTrainer) -> None:
+        self.trainer, self.count, self.means = trainer, 0, [torch.zeros_like(p) for p in trainer.members.parameters.values()]
+
+    @torch.no_grad()
+    def look(self) -> None:
+        if self.trainer.epoch > AVERAGED_FROM * self.trainer.recipe.epochs:
+            self.count += 1
+            for mean, parameter in zip(self.means, self.trainer.members.parameters.values(), strict=True):
+                mean += (parameter - mean) / self.count
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """Exchange the models' parameters and the means."""
+        for mean, parameter in zip(self.means, self.trainer.members.parameters.values(), strict=True):
+            last = parameter.clone()
+            parameter.copy_(mean)
+            mean.copy_(last)
+
+
+def search(name: str, program: Program, data: Dataset, pretrained: dict[int, nn.Module], device: torch.device) -> Iterator[dict[str, Any]]:
+    """The rows of a program."""
+    training, validation = batches_of(data, PAPER, device)
+    tried = [(each, gamma, seed) for each in program.candidates for gamma in program.tradeoffs for seed in program.seeds]
+    models = []
+    for candidate, _, seed in tried:
+        model = TriedLeNet(candidate, program.twice).to(device)
+        model.load_state_dict({**model.state_dict(), **pretrained[seed].state_dict()})
+        models.append(sparsify(model, "bb"))
+    scales = [tuple(gamma * weight for weight in candidate.gate_weights) for candidate, gamma, _ in tried]
+    for stage in ("bb", "dbb"):
+        if stage == "dbb":
+            models = [make_dependent(model) for model in models]
+        recipe = StageRecipe(
+            epochs=program.epochs[stage == "dbb"], weight_decay=0.0, schedule=program.schedule, kl_warmup=program.warmup * (stage == "bb")
+        )
+        yield from _stage(name, stage, models, recipe, tried, scales if stage == "bb" else None, training, validation)
+
+
+def _stage(
+    name: str,
+    stage: str,
+    models: list[nn.Module],
+    recipe: StageRecipe,
+    tried: list[tuple[Candidate, float, int]],
+    scales: Any,
+    training: TensorBatches,
+    validation: TensorBatches,
+) -> Iterator[dict[str, Any]]:
+    trainer = StageTrainer(
+        models,
+        training,
+        recipe,
+        candidate_loss,
+        kl_scales=scales,
+        seeds=[derive_seed(seed, stage) for *_, seed in tried],
+        rate_factors=[candidate.rate for candidate, *_ in tried],  # All ones cost nothing.
+    )
+    averages = Averages(trainer)
+    started = time.perf_counter()
+    while not trainer.finished:
+        trainer.train_epoch(lambda _loss: None)
+        averages.look()
+    last = measure_members(trainer.members, validation, candidate_loss)
+    averages.swap()
+    averaged = measure_members(trainer.members, validation, candidate_loss)
+    averages.swap()
+    trainer.write_back()
+    seconds = time.perf_counter() - started
+    print(f"{name}, {stage}: {len(models)} models, {seconds:.0f} s", flush=True)
+    for (candidate, gamma, seed), end, mean in zip(tried, last, averaged, strict=True):
+        about = {"program": name, "stage": stage, "tradeoff": gamma, "seed": seed, **asdict(candidate), **asdict(recipe)}
+        about["weight_decay"] = candidate.weight_decay
+        outcome = {"validation_error": end["error"], "kept": end["kept"], "speedup": end["speedup"]}
+        outcome |= {"averaged_error": mean["error"], "averaged_kept": mean["kept"], "averaged_speedup": mean["speedup"]}
+        yield {"benchmark": "recipe_search", **about, **outcome, "seconds": round(seconds, 1), **surroundings(trainer.device)}
+
+
+def pretrain(data: Dataset, seeds: Sequence[int], epochs: int, device: torch.device) -> dict[int, nn.Module]:
+    """A network for each seed, trained as in the paper."""
+    training, _ = batches_of(data, PAPER, device)
+    networks = []
+    for seed in seeds:
+        torch.manual_seed(derive_seed(seed, "weights"))
+        networks.append(LeNet500300().to(device))
+    trainer = StageTrainer(networks, training, StageRecipe(epochs=epochs), F.cross_entropy, seeds=[derive_seed(s, "dense") for s in seeds])
+    while not trainer.finished:
+        trainer.train_epoch(lambda _loss: None)
+    trainer.write_back()
+    return dict(zip(seeds, networks, strict=True))
+
+
+def main() -> None:
+    """Train the programs that are asked for, and append the rows."""
+    parser = argparse.ArgumentParser(description="Candidates for a recipe, on validation images.")
+    parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--rows", type=Path, required=True, help="append raw numbers to this JSONL file")
+    arguments = parser.parse_args()
+    make_folder(arguments.rows.parent)
+    device, data = torch.device(arguments.device), load_dataset("mnist", None).for_tuning(VALIDATION)
+    seeds = sorted({seed for name in arguments.programs for seed in PROGRAMS[name].seeds})
+    pretrained = pretrain(data, seeds, 100, device)
+    for name in arguments.programs:
+        for row in search(name, PROGRAMS[name], data, pretrained, device):
+            append_row(arguments.rows, row)
+
+
+if __name__ == "__main__":
+    main()
