@@ -80,6 +80,8 @@ class Program:
 
 BY_COST = (0.9, 1.35, 0.36)
 """FLOPs that a unit of each gate costs in a network of 190-105-50 units, over the mean that keeps the sum of divergences about the same."""
+FEW_HIDDEN = (0.4, 1.8, 0.6)
+"""DBB computes all units that BB keeps of a hidden layer, but only the pixels that an input needs: so many pixels cost little."""
 PROGRAMS = {
     "regularisers": Program(
         [
@@ -103,6 +105,19 @@ PROGRAMS = {
             Candidate("consistency 4", consistency=4.0),
         ],
         tradeoffs=(1.0, 2.0),
+        twice=True,
+    ),
+    "combinations": Program(
+        [
+            Candidate("consistency 1", consistency=1.0),
+            Candidate("consistency 1, no decay", consistency=1.0, weight_decay=0.0),
+            Candidate("consistency 1, confidence 0.1", consistency=1.0, confidence=0.1),
+            Candidate("consistency 1, few hidden", consistency=1.0, gate_weights=FEW_HIDDEN),
+            Candidate("consistency 0.5, few hidden", consistency=0.5, gate_weights=FEW_HIDDEN),
+            Candidate("twice, few hidden", gate_weights=FEW_HIDDEN),
+        ],
+        tradeoffs=(1.0, 3.0, 8.0),
+        seeds=(0, 1),
         twice=True,
     ),
 }
