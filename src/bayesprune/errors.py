@@ -31,6 +31,10 @@ class RunFolderError(BayespruneError):
     """A run folder holds something other than what was asked for."""
 
 
+class ResultsError(BayespruneError):
+    """Rows of results are missing, incomplete, or of another kind than what a report takes."""
+
+
 class DivergedError(BayespruneError, ArithmeticError):
     """Training produced a NaN or an infinity; the last good checkpoint is kept."""
 

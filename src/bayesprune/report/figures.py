@@ -1,14 +1,13 @@
 """Figures of a run."""
 
 import math
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from bayesprune.storage import write_bytes
+from bayesprune.report.axes import save_png
 
 _INK = "#333333"
 _STAGE_SHADES = {"dense": "#ffffff", "pruned": "#eef3fa", "dependent": "#fbf1e6"}
@@ -46,9 +45,7 @@ def draw_kept_units(rows: list[dict[str, Any]], units: list[int], names: list[st
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="#dddddd", linewidth=0.6)
         axes.set_axisbelow(True)
-    image = BytesIO()
-    figure.savefig(image, format="png")
-    write_bytes(path, image.getvalue())
+    save_png(figure, path)
 
 
 def _times(rows: list[dict[str, Any]]) -> list[float]:
