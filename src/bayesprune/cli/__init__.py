@@ -5,6 +5,7 @@ import sys
 from bayesprune.cli.common import app, say_error
 from bayesprune.cli.datasets import DATA_EXAMPLES, data
 from bayesprune.cli.networks import BENCH_EXAMPLES, EXPORT_EXAMPLES, bench, export
+from bayesprune.cli.reporting import REPORT_EXAMPLES, report
 from bayesprune.cli.running import RUN_EXAMPLES, run
 from bayesprune.cli.sweeping import SWEEP_EXAMPLES, sweep
 from bayesprune.errors import BayespruneError
@@ -15,6 +16,7 @@ app.command(epilog=RUN_EXAMPLES)(run)
 app.command(epilog=SWEEP_EXAMPLES)(sweep)
 app.command(epilog=BENCH_EXAMPLES)(bench)
 app.command(epilog=EXPORT_EXAMPLES)(export)
+app.command(epilog=REPORT_EXAMPLES)(report)
 app.command(epilog=DATA_EXAMPLES)(data)
 
 

@@ -49,9 +49,9 @@ def summary_sheet(comparisons: list[NetworkComparison]) -> Sheet:
         "#not reached",
         "#diverged",
         "#not run",
-        "#error ▲ = ▼",
-        "#xFLOPs ▲ = ▼",
-        "#memory ▲ = ▼",
+        "#error ▲\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}▼",
+        "#xFLOPs ▲\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}▼",
+        "#memory ▲\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}▼",
     )
     note = (
         "Reached: nowhere worse than the paper's row. Reached elsewhere: at least as good in both error and xFLOPs, most often at another "

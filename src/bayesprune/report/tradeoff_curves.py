@@ -42,17 +42,17 @@ def _draw_network(axes: Axes, comparison: NetworkComparison) -> None:
             axes.plot(*zip(*printed, strict=True), color=colour, alpha=0.4, linestyle=(0, (4, 3)), linewidth=1.0, zorder=2)
             axes.plot(*zip(*printed, strict=True), "o", color=colour, alpha=0.45, markersize=5.5, markerfacecolor="none", zorder=2)
         if points:
-            runs = [(outcome.speedup, outcome.error) for point in points for outcome in point.outcomes]
+            runs = [outcome for point in points for outcome in point.outcomes]
             medians = sorted((point.speedup, point.error) for point in points)
-            axes.scatter(*zip(*runs, strict=True), s=8, color=colour, alpha=0.4, linewidths=0, zorder=3)
+            axes.scatter([run.speedup for run in runs], [run.error for run in runs], s=8, color=colour, alpha=0.4, linewidths=0, zorder=3)
             axes.plot(*zip(*medians, strict=True), marker="o", markersize=5.5, linewidth=1.8, color=colour, zorder=4)
             handles.append(Line2D([], [], color=colour, marker="o", markersize=5, linewidth=1.8, label=method_name(method)))
-    style = {"color": _INK, "marker": "o", "markersize": 5}
-    handles.append(Line2D([], [], **style, markerfacecolor="none", linestyle=(0, (3, 2)), linewidth=1.0, alpha=0.6, label="the paper"))
+    printed_style = Line2D([], [], color=_INK, marker="o", markersize=5, markerfacecolor="none", linestyle=(0, (3, 2)), alpha=0.6)
+    printed_style.set(linewidth=1.0, label="the paper")
     axes.set_xlim(frame.slowest, frame.fastest)
     axes.set_ylim(frame.lowest, frame.highest)
     style_tradeoff_axes(axes, comparison.title)
     if frame.outside:
         text = f"{frame.outside} run{'s' * (frame.outside > 1)} above the frame"
         axes.text(0.99, 0.985, text, transform=axes.transAxes, ha="right", va="top", fontsize=8, color=_INK)
-    axes.legend(handles=handles, frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.legend(handles=[*handles, printed_style], frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
