@@ -71,7 +71,7 @@ def _summary(content: Content) -> str:
         for name, rows in (("main table", comparison.main), ("all trade-offs", comparison.appendix)):
             counts = count(rows)
             number = f"<strong>{counts.reached} <small>of {counts.rows} rows reached</small></strong>"
-            cards.append(f"<li>{number}<span>{escape(comparison.title)}, {name}</span></li>")
+            cards.append(f"<li>{number}<span>{escape(comparison.title)}<br>{name}</span></li>")
     table = _tables(content, (content.summary,))
     return f'<section class="summary" aria-label="Summary">\n<ul class="counts">{"".join(cards)}</ul>\n{table}\n</section>'
 

@@ -117,8 +117,8 @@ def error_ticks(low: float, high: float) -> list[float]:
     rough = (high - low) / 8
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
-    first = math.ceil(low / step)
-    return [round(number * step, 6) for number in range(first, math.floor(high / step) + 1)]
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(number * step, 6) for number in range(first, last + 1)]
 
 
 def speedup_ticks(slowest: float, fastest: float) -> list[float]:
