@@ -46,7 +46,7 @@ def seconds_sheet(rows: Sequence[ResultRow]) -> Sheet:
         )
     unit = "GPU seconds" if all(row.software["device"].startswith("cuda") for row in rows) else "Seconds"
     note = (
-        "Of each method's own stage: DBB's begins with a trained BB, the others' with a trained original network. "
+        "Of each method's own stage, without the stages before it. "
         f"Seconds of a fleet are divided by its models. All {len(rows)} models together: {total:,.0f} seconds."
     )
     return sheet(unit, ("method", "#models", "#epochs", "#side by side", "#a model, median", "#all models"), lines, note)
