@@ -5,6 +5,7 @@ import sys
 from bayesprune.cli.common import app, say_error
 from bayesprune.cli.datasets import DATA_EXAMPLES, data
 from bayesprune.cli.networks import BENCH_EXAMPLES, EXPORT_EXAMPLES, bench, export
+from bayesprune.cli.reporting import REPORT_EXAMPLES, report
 from bayesprune.cli.reproducing import REPRODUCE_EXAMPLES, reproduce
 from bayesprune.cli.running import RUN_EXAMPLES, run
 from bayesprune.cli.sweeping import SWEEP_EXAMPLES, sweep
@@ -17,6 +18,7 @@ app.command(epilog=SWEEP_EXAMPLES)(sweep)
 app.command(epilog=REPRODUCE_EXAMPLES)(reproduce)
 app.command(epilog=BENCH_EXAMPLES)(bench)
 app.command(epilog=EXPORT_EXAMPLES)(export)
+app.command(epilog=REPORT_EXAMPLES)(report)
 app.command(epilog=DATA_EXAMPLES)(data)
 
 

@@ -2,22 +2,15 @@
 
 import statistics
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from rich.table import Table
 
 from bayesprune.experiments.standings import sweep_groups
+from bayesprune.report.axes import colour_of, panels, style_tradeoff_axes
+from bayesprune.report.canvas import write_figure
 from bayesprune.report.tables import join_units
-from bayesprune.storage import write_bytes
-
-_FEW = 300
-"""Up to this ratio the powers of ten alone would be too few ticks."""
-_COLOURS = {"bb": "#1b6ca8", "dbb": "#d1495b", "sbp": "#66a182", "vib": "#edae49", "l0": "#8d6a9f", "gd": "#5c5c5c", "cd": "#a3bac3"}
 
 
 def sweep_tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
@@ -62,34 +55,17 @@ def draw_tradeoffs(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """
     sound = [row for row in rows if row["status"] == "finished"]
     networks = _networks(sound)
-    figure = Figure(figsize=(6.5 * max(len(networks), 1), 4.6), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
-    for axes, network in zip(figure.subplots(1, max(len(networks), 1), squeeze=False)[0], networks, strict=False):
+    figure, drawn = panels(len(networks))
+    for axes, network in zip(drawn, networks, strict=False):
         for method in dict.fromkeys(row["method"] for row in sound if row["network"] == network):
             groups = [group for (net, name, _), group in sweep_groups(sound).items() if (net, name) == (network, method)]
             points = sorted(tuple(statistics.median(row[name] for row in group) for name in ("speedup", "error")) for group in groups)
-            colour = _COLOURS.get(method)
+            colour = colour_of(method)
             members = [row for group in groups for row in group]
             axes.scatter(
                 [row["speedup"] for row in members], [row["error"] for row in members], s=9, color=colour, alpha=0.35, linewidths=0
             )
             axes.plot(*zip(*points, strict=True), marker="o", markersize=5, linewidth=1.6, color=colour, label=method.upper())
-        axes.set_title(network, fontsize=10)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(FuncFormatter(_times))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        low, high = axes.get_xlim()
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < _FEW else (1.0,)))
-        axes.set_xlabel("speed-up in FLOPs (dense over pruned)")
-        axes.set_ylabel("test error, %")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(color="#dddddd", linewidth=0.6)
-        axes.set_axisbelow(True)
+        style_tradeoff_axes(axes, network)
         axes.legend(frameon=False, fontsize=9)
-    image = BytesIO()
-    figure.savefig(image, format="png")
-    write_bytes(path, image.getvalue())
-
-
-def _times(value: float, _position: int | None = None) -> str:
-    return f"{value:g}x"
+    write_figure(figure, path)

@@ -1,0 +1,122 @@
+"""What a report says, before it is written as a document or as a page."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bayesprune.report.comparison import NetworkComparison, compare
+from bayesprune.report.comparison_sheets import main_sheet, summary_sheet, tradeoff_sheet
+from bayesprune.report.differences import Difference, differences
+from bayesprune.report.footnotes import selection_sheet, soft_count_sheet, threshold_sheet
+from bayesprune.report.own_recipe import own_recipe_sheets
+from bayesprune.report.points import diverged_rows, point_name
+from bayesprune.report.provenance import provenance_lines, seconds_sheet
+from bayesprune.report.remarks import read_remarks
+from bayesprune.report.rows import QUICK, ResultRow, read_own_recipe, read_results
+from bayesprune.report.sheets import Sheet
+
+TITLE = "The paper's tables, reproduced"
+QUICK_BANNER = (
+    "Quick, not the real thing: these models were trained by a small recipe that only tries the machinery. No figure here is a result."
+)
+
+
+@dataclass(frozen=True)
+class NetworkContent:
+    """What is said of a network.
+
+    Attributes:
+        comparison: of its rows with the paper's.
+        tables: the main table and all trade-offs.
+        differences: where ours is worse, and remarks.
+        footnotes: tables on details.
+        provenance: of its rows.
+    """
+
+    comparison: NetworkComparison
+    tables: tuple[Sheet, ...]
+    differences: tuple[Difference, ...]
+    footnotes: tuple[Sheet, ...]
+    provenance: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OwnRecipeContent:
+    """What is said of our own recipe.
+
+    Attributes:
+        recipe: its name.
+        tables: targets and points.
+        diverged: a sentence for each model that diverged.
+        provenance: of its rows.
+    """
+
+    recipe: str
+    tables: tuple[Sheet, ...]
+    diverged: tuple[str, ...]
+    provenance: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a report says.
+
+    Attributes:
+        quick: some row is of the quick recipe, so that nothing in the report is a result.
+        summary: how many rows of the paper are reached.
+        networks: those that have rows.
+        own_recipe: None without rows of such a recipe.
+    """
+
+    quick: bool
+    summary: Sheet
+    networks: tuple[NetworkContent, ...]
+    own_recipe: OwnRecipeContent | None
+
+    @property
+    def title(self) -> str:
+        """Of the whole report."""
+        return self.marked(TITLE)
+
+    def marked(self, title: str) -> str:
+        """A title, which says so if nothing below it is a result."""
+        return f"[QUICK, NOT THE REAL THING] {title}" if self.quick else title
+
+
+def read_content(results: Path) -> Content:
+    """Read rows and remarks, and compare them with the paper.
+
+    Args:
+        results: the folder that has them.
+
+    Raises:
+        ResultsError: there are no rows, or some are not what they should be.
+        StorageError: a file cannot be read.
+    """
+    found, own, remarks = read_results(results), read_own_recipe(results), read_remarks(results)
+    rows = [*own, *(row for rows in found.values() for row in rows)]
+    comparisons = [compare(network, dataset, rows) for (network, dataset), rows in found.items()]
+    return Content(
+        any(row.recipe == QUICK for row in rows),
+        summary_sheet(comparisons),
+        tuple(_network_content(comparison, remarks.get(comparison.label, {})) for comparison in comparisons),
+        _own_recipe_content(own) if own else None,
+    )
+
+
+def _network_content(comparison: NetworkComparison, remarks: dict[str, str]) -> NetworkContent:
+    rows = comparison.rows
+    footnotes = (threshold_sheet(rows), soft_count_sheet(rows), selection_sheet(rows), seconds_sheet(rows))
+    return NetworkContent(
+        comparison,
+        (main_sheet(comparison), tradeoff_sheet(comparison)),
+        tuple(differences(comparison, remarks)),
+        tuple(footnote for footnote in footnotes if footnote is not None),
+        tuple(provenance_lines(rows)),
+    )
+
+
+def _own_recipe_content(rows: list[ResultRow]) -> OwnRecipeContent:
+    lost = [
+        f"{row.network}, {point_name(row.method, row.tradeoff)}, seed {row.seed}, diverged: {row.reason}." for row in diverged_rows(rows)
+    ]
+    return OwnRecipeContent(rows[0].recipe, tuple(own_recipe_sheets(rows)), tuple(lost), tuple(provenance_lines(rows)))

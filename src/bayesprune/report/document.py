@@ -1,0 +1,75 @@
+"""The report as a Markdown document."""
+
+from pathlib import Path
+
+from bayesprune.report.comparison_sheets import HOW_TO_READ
+from bayesprune.report.content import QUICK_BANNER, Content, NetworkContent, OwnRecipeContent
+from bayesprune.report.differences import Difference
+from bayesprune.report.illustrations import illustrations, tradeoffs_name
+from bayesprune.report.markdown import escaped, markdown_table
+from bayesprune.report.sheets import Sheet
+from bayesprune.storage import exists
+
+DOCUMENT = "results.md"
+FIGURES = "figures"
+WRITTEN_BY = "Written by `bayesprune report` from the rows in `results/`: do not edit it by hand."
+
+
+def document(content: Content, out: Path) -> str:
+    """The text of the document.
+
+    Args:
+        content: what it says.
+        out: the folder that it will lie in; figures that are in `FIGURES` below it are shown.
+    """
+    lines = [f"# {escaped(content.title)}", "", WRITTEN_BY, "", *_banner(content), escaped(HOW_TO_READ), ""]
+    lines += [line.replace("### ", "## ", 1) for line in markdown_table(content.summary)]
+    for network in content.networks:
+        lines += _network(content, network, out)
+    if content.own_recipe is not None:
+        lines += _own_recipe(content, content.own_recipe)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _banner(content: Content) -> list[str]:
+    return [f"> **{QUICK_BANNER}**", ""] if content.quick else []
+
+
+def _network(content: Content, network: NetworkContent, out: Path) -> list[str]:
+    label = network.comparison.label
+    lines = [f"## {escaped(content.marked(network.comparison.title))}", ""]
+    curves = out / FIGURES / tradeoffs_name(label)
+    if exists(curves):
+        lines += [f"![Error against speed-up, ours and the paper's]({FIGURES}/{curves.name})", ""]
+    lines += _tables(content, network.tables)
+    lines += ["### Differences", "", *_differences(network.differences)]
+    lines += _tables(content, network.footnotes)
+    drawn = illustrations(out / FIGURES, label)
+    if drawn:
+        lines += ["### Figures", ""]
+    for figure in drawn:
+        lines += [f"![{escaped(figure.caption)}]({FIGURES}/{figure.path.name})", "", escaped(figure.caption), ""]
+    return [*lines, "### Where these rows come from", "", *_list(network.provenance)]
+
+
+def _tables(content: Content, sheets: tuple[Sheet, ...]) -> list[str]:
+    return [line for sheet in sheets for line in [*markdown_table(sheet), *_banner(content)]]
+
+
+def _differences(found: tuple[Difference, ...]) -> list[str]:
+    if not found:
+        return ["Nothing is worse than in the paper.", ""]
+    lines = []
+    for difference in found:
+        lines += [f"**{difference.method}.** {difference.remark}".rstrip(), "", *_list(difference.sentences)]
+    return lines
+
+
+def _own_recipe(content: Content, own: OwnRecipeContent) -> list[str]:
+    lines = [f"## {escaped(content.marked('Beyond the paper'))}", "", f"Our own recipe, {escaped(own.recipe)}.", ""]
+    lines += [*_tables(content, own.tables), *_list(own.diverged)]
+    return [*lines, "### Where these rows come from", "", *_list(own.provenance)]
+
+
+def _list(sentences: tuple[str, ...]) -> list[str]:
+    return [*(f"- {escaped(sentence)}" for sentence in sentences), ""] if sentences else []

@@ -1,0 +1,38 @@
+"""The figures that a report shows, if they have been drawn: their files' names and captions."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bayesprune.storage import exists
+
+CAPTIONS = {
+    "kept-units": "Units that each gate keeps while the network is trained, and its test error.",
+    "input-regions": "The pixels that the network looks at: for BB the same for all images, for DBB chosen for each class of images.",
+    "class-correlation": "How alike the units are that DBB keeps for two classes of images: correlations between the classes' averages.",
+    "activations-to-probabilities": "How DBB turns a unit's activation into the probability that it is kept.",
+}
+"""The first part of a file's name, which the network follows, and what the figure shows."""
+
+
+@dataclass(frozen=True)
+class Illustration:
+    """A figure of a network."""
+
+    path: Path
+    caption: str
+
+
+def tradeoffs_name(label: str) -> str:
+    """The name of the file with a network's trade-off curves."""
+    return f"tradeoffs-{label}.png"
+
+
+def illustrations(figures: Path, label: str) -> list[Illustration]:
+    """The figures of a network that lie in a folder.
+
+    Args:
+        figures: the folder.
+        label: the network, as in names of files.
+    """
+    paths = [(figures / f"{name}-{label}.png", caption) for name, caption in CAPTIONS.items()]
+    return [Illustration(path, caption) for path, caption in paths if exists(path)]

@@ -1,0 +1,68 @@
+from reproduction import DATASET, NETWORK, diverged, row, write_results
+
+from bayesprune.report.footnotes import selection_sheet, soft_count_sheet, threshold_sheet
+from bayesprune.report.provenance import provenance_lines, seconds_sheet
+from bayesprune.report.rows import read_results
+
+
+def read(folder, rows):
+    return read_results(write_results(folder, rows))[NETWORK, DATASET]
+
+
+def texts(sheet):
+    return [[cell.text for cell in line] for line in sheet.rows]
+
+
+def at(error, units, speedup):
+    return {"error": error, "kept": units, "speedup": speedup, "memory": 5.0}
+
+
+def test_changes_with_the_threshold(tmp_path):
+    lower = at(1.5, [100, 60, 42], 10.0)
+    rows = [
+        row("bb", "1", seed, 1.5, kept=[100, 60, 40], thresholds={"0.01": at(1.5 + change, [90, 60, 40], 11.0), "0.0001": lower})
+        for seed, change in enumerate((0.0, -0.3, 0.02))
+    ]
+    sheet = threshold_sheet(read(tmp_path, [*rows, diverged("bb", "1", 3), row("dbb", "1", 0, 1.5)]))
+    assert texts(sheet) == [
+        ["BB", "1e-4", "3", "0.00", "0.00", "+1.0 %", "0.0 %"],
+        ["BB", "1e-2", "3", "0.00", "-0.30", "-5.0 %", "+10.0 %"],
+    ]
+
+
+def test_soft_count_beside_ours(tmp_path):
+    rows = [
+        row("l0", "0.1/60000", seed, 1.5, speedup, soft={"kept": [80, 40, 20], "speedup": 2 * speedup, "memory": 3.0})
+        for seed, speedup in enumerate((8.0, 9.0, 30.0))
+    ]
+    sheet = soft_count_sheet(read(tmp_path, rows))
+    assert texts(sheet) == [["0.1/60000", "16.16", "6.21", "100-50-30", "9.00", "5.00", "80-40-20", "18.00", "3.00"]]
+
+
+def test_what_dbb_chooses(tmp_path):
+    sheet = selection_sheet(read(tmp_path, [row("dbb", "2", 0, 1.5, kept=[50.6, 25.5, 25.9], static_kept=[100, 50, 50])]))
+    assert texts(sheet) == [["2", "100-50-50", "50-25-25", "50 %"]]
+
+
+def test_no_table_without_rows(tmp_path):
+    rows = read(tmp_path, [row("bb", "1", 0, 1.5), row("l0", "0.1/60000", 0, 1.5)])
+    assert [make(rows) for make in (threshold_sheet, soft_count_sheet, selection_sheet)] == [None] * 3
+
+
+def test_seconds_are_shares_of_a_fleet(tmp_path):
+    rows = [row("bb", "1", seed, 1.5, seconds=120.0, side_by_side=60) for seed in range(3)]
+    rows += [row("dense", None, 0, 1.5, seconds=50.0, side_by_side=5, epochs=100), diverged("bb", "2", 0)]
+    sheet = seconds_sheet(read(tmp_path, rows))
+    assert sheet.title == "GPU seconds"
+    assert texts(sheet) == [["Original", "1", "100", "5", "10.0", "10"], ["BB", "4", "200", "60", "2.0", "6"]]
+    assert "All 5 models together: 16 seconds" in sheet.note
+
+
+def test_seconds_of_a_processor_are_not_those_of_a_gpu(tmp_path):
+    assert seconds_sheet(read(tmp_path, [row("bb", "1", 0, 1.5, device="cpu")])).title == "Seconds"
+
+
+def test_origin(tmp_path):
+    lines = provenance_lines(read(tmp_path, [row("bb", "1", 4, 1.5), diverged("bb", "1", 2, torch="2.10.0")]))
+    assert lines[:3] == ["models: 2, of which 1 diverged", "seeds: 2, 4", "recipe: paper"]
+    assert "torch: 2.10.0, 2.9.0" in lines

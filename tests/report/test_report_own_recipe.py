@@ -1,0 +1,48 @@
+import pytest
+from reproduction import row, write_results
+
+from bayesprune.report.own_recipe import TARGETS, attempts, own_recipe_sheets
+from bayesprune.report.points import points_of
+from bayesprune.report.rows import OWN_RECIPE, read_own_recipe
+
+
+def read(folder, rows):
+    return read_own_recipe(write_results(folder, rows, OWN_RECIPE))
+
+
+def five(tradeoff, errors, speedup):
+    return [row("dbb", tradeoff, seed, error, speedup, recipe="ours") for seed, error in enumerate(errors)]
+
+
+def test_targets_are_the_papers_best():
+    assert [(target.error, target.speedup) for target in TARGETS] == [(1.26, 13.4), (1.40, 38.7), (1.59, 47.1)]
+
+
+def test_best_point_that_is_fast_enough(tmp_path):
+    rows = [*five("1", [1.10] * 5, 13.3), *five("2", [1.20] * 5, 13.4), *five("4", [1.22] * 5, 40.0)]
+    first, second, third = attempts(points_of(read(tmp_path, rows)))
+    assert first.point.tradeoff == "2"
+    assert second.point.tradeoff == "4"
+    assert third.point is None
+    assert [first.beaten, second.beaten, third.beaten] == [True, True, False]
+
+
+@pytest.mark.parametrize(("middle", "beaten"), [(1.24, True), (1.25, False), (1.26, False)])
+def test_beaten_by_more_than_the_standard_error(tmp_path, middle, beaten):
+    errors = [middle - 0.04, middle - 0.02, middle, middle + 0.02, middle + 0.04]
+    (point,) = points_of(read(tmp_path, five("1", errors, 14.0)))
+    assert point.standard_error == pytest.approx(0.0141421, rel=1e-4)
+    assert attempts([point])[0].beaten is beaten
+
+
+def test_one_seed_beats_nothing(tmp_path):
+    (point,) = points_of(read(tmp_path, five("1", [0.5], 60.0)))
+    assert not any(attempt.beaten for attempt in attempts([point]))
+
+
+def test_tables(tmp_path):
+    targets, points = own_recipe_sheets(read(tmp_path, five("1", [1.1, 1.1, 1.2, 1.1, 1.0], 14.0)))
+    assert [cell.text for cell in targets.rows[0]] == ["below 1.26", "13.4 or more", "DBB at 1", "1.10 ± 0.03", "14.00", "5.00", "5", "yes"]
+    assert [line[-1].text for line in targets.rows] == ["yes", "no", "no"]
+    assert [cell.text for cell in points.rows[0]] == ["DBB", "1", "1.10 ± 0.03", "14.00", "5.00", "100-50-30", "5"]
+    assert own_recipe_sheets([]) == []
