@@ -2,7 +2,7 @@ import pytest
 from refusals import refused
 from reproduction import ROWS, as_printed, row, write_results
 
-from bayesprune.report.remarks import REMARKS
+from bayesprune.report.comparison.remarks import REMARKS
 
 
 def test_report(command, tmp_path):

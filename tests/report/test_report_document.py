@@ -4,13 +4,13 @@ import pytest
 from reproduction import as_printed, diverged, row, write_results
 
 from bayesprune.report import write_report
-from bayesprune.report.content import QUICK_BANNER, read_content
-from bayesprune.report.document import document
-from bayesprune.report.markdown import escaped, markdown_table
-from bayesprune.report.remarks import REMARKS
-from bayesprune.report.rows import OWN_RECIPE
-from bayesprune.report.sheets import Cell, Sheet
-from bayesprune.report.verdicts import Standing
+from bayesprune.report.comparison.remarks import REMARKS
+from bayesprune.report.comparison.rows import OWN_RECIPE
+from bayesprune.report.comparison.verdicts import Standing
+from bayesprune.report.document.content import QUICK_BANNER, read_content
+from bayesprune.report.document.markdown_text import escaped, markdown_table
+from bayesprune.report.document.results_document import document
+from bayesprune.report.document.sheets import Cell, Sheet
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -6,7 +6,7 @@ import pytest
 
 from bayesprune.errors import StorageError
 from bayesprune.report import draw_kept_units
-from bayesprune.report.figures import _times
+from bayesprune.report.figures.kept_units import _times
 
 
 def rows_of(stages, gates, epochs=3, error=2.0):

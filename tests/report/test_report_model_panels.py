@@ -5,9 +5,9 @@ import torch
 
 from bayesprune.analysis import FOR_NO_INPUT, NOT_FOR_THIS_INPUT, USED, ClassAverages, probability_stages
 from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
-from bayesprune.report.class_correlation import draw_class_correlation, panel_title
-from bayesprune.report.input_regions import average_use, class_examples, draw_input_regions, input_regions
-from bayesprune.report.probabilities import draw_probabilities, highlighted_units
+from bayesprune.report.figures.class_correlation import draw_class_correlation, panel_title
+from bayesprune.report.figures.input_regions import average_use, class_examples, draw_input_regions, input_regions
+from bayesprune.report.figures.probabilities import draw_probabilities, highlighted_units
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -7,9 +7,9 @@ import pytest
 from reproduction import as_printed, diverged, row, write_results
 
 from bayesprune.report import write_report
+from bayesprune.report.comparison.remarks import REMARKS
+from bayesprune.report.comparison.rows import OWN_RECIPE
 from bayesprune.report.page.curves import error_ticks, speedup_ticks
-from bayesprune.report.remarks import REMARKS
-from bayesprune.report.rows import OWN_RECIPE
 
 VOID = {"meta", "link", "img", "br", "circle", "line", "polyline"}
 EVIL = '<script>alert("1")</script>&\'x'

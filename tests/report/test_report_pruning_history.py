@@ -4,7 +4,7 @@ import pytest
 
 from bayesprune.errors import StorageError
 from bayesprune.models import LeNet500300
-from bayesprune.report.pruning_history import draw_pruning_history, median_history, pruning_history, read_histories, shown_tradeoff
+from bayesprune.report.figures.pruning_history import draw_pruning_history, median_history, pruning_history, read_histories, shown_tradeoff
 
 
 def row(method="bb", tradeoff="1", seed=0, factor=1.0, epochs=(1, 10, 20), **changes):

@@ -1,7 +1,7 @@
 import pytest
 
 from bayesprune.errors import ResultsError
-from bayesprune.report.remarks import REMARKS, read_remarks
+from bayesprune.report.comparison.remarks import REMARKS, read_remarks
 
 
 def test_remarks(tmp_path):

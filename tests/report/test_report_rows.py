@@ -2,7 +2,7 @@ import pytest
 from reproduction import DATASET, NETWORK, ROWS, as_printed, diverged, row, write_results
 
 from bayesprune.errors import ResultsError, StorageError
-from bayesprune.report.rows import OWN_RECIPE, read_own_recipe, read_results
+from bayesprune.report.comparison.rows import OWN_RECIPE, read_own_recipe, read_results
 
 
 def read(folder, rows):

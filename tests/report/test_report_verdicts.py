@@ -1,9 +1,9 @@
 import pytest
 
 from bayesprune.experiments.published import PublishedRow
-from bayesprune.report.points import Point
-from bayesprune.report.rows import Outcome
-from bayesprune.report.verdicts import Standing, error_standing, judge, memory_standing, speedup_standing
+from bayesprune.report.comparison.points import Point
+from bayesprune.report.comparison.rows import Outcome
+from bayesprune.report.comparison.verdicts import Standing, error_standing, judge, memory_standing, speedup_standing
 
 BETTER, EQUAL, WORSE = Standing.BETTER, Standing.EQUAL, Standing.WORSE
 

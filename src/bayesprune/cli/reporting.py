@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from bayesprune.cli.common import err
 from bayesprune.cli.common import out as console
 from bayesprune.report import write_report
 
@@ -20,5 +21,5 @@ def report(
     out: Annotated[Path, typer.Option(help="The folder to write to; made if there is none.")] = Path("docs"),
 ) -> None:
     """Put the rows of a reproduction beside the paper's tables: a document, figures and a page."""
-    for path in write_report(results, out):
+    for path in write_report(results, out, say=lambda line: err.print(line, highlight=False, soft_wrap=True, markup=False)):
         console.print(f"written to {path}", highlight=False, soft_wrap=True, markup=False)

@@ -8,8 +8,8 @@ from typing import Any
 from rich.table import Table
 
 from bayesprune.experiments.standings import sweep_groups
-from bayesprune.report.axes import colour_of, panels, style_tradeoff_axes
-from bayesprune.report.canvas import write_figure
+from bayesprune.report.figures.canvas import write_figure
+from bayesprune.report.figures.tradeoff_axes import colour_of, panels, style_tradeoff_axes
 from bayesprune.report.tables import join_units
 
 

@@ -1,23 +1,24 @@
 """A whole report: document, figures and page."""
 
+from collections.abc import Callable
 from pathlib import Path
 
-from bayesprune.report.content import QUICK_BANNER, read_content
-from bayesprune.report.document import DOCUMENT, FIGURES, document
-from bayesprune.report.illustrations import tradeoffs_name
+from bayesprune.report.document.content import QUICK_BANNER, read_content
+from bayesprune.report.document.illustrations import tradeoffs_name
+from bayesprune.report.document.results_document import DOCUMENT, FIGURES, document
+from bayesprune.report.figures.model_figures import draw_model_figures, tell_as_warning
+from bayesprune.report.figures.tradeoff_curves import draw_tradeoff_curves
 from bayesprune.report.page import PAGE, page
-from bayesprune.report.tradeoff_curves import draw_tradeoff_curves
 from bayesprune.storage import make_folder, write_bytes
 
 
-def write_report(results: Path, out: Path) -> list[Path]:
+def write_report(results: Path, out: Path, say: Callable[[str], None] = tell_as_warning) -> list[Path]:
     """Compare the rows of a reproduction with the paper, and write the report.
 
-    The figures that are drawn from models are shown if they lie in the folder of figures, under the names in `illustrations.CAPTIONS`.
-
     Args:
-        results: the folder with the rows.
+        results: the folder with the rows, and with the models that some figures are drawn from.
         out: the folder to write to; made if there is none.
+        say: is told which figures were left out, and why.
 
     Returns:
         The files that were written.
@@ -29,7 +30,7 @@ def write_report(results: Path, out: Path) -> list[Path]:
     content = read_content(results)
     figures = out / FIGURES
     make_folder(figures)
-    written = []
+    written = draw_model_figures(results, figures, say=say)
     for network in content.networks:
         path = figures / tradeoffs_name(network.comparison.label)
         draw_tradeoff_curves([network.comparison], path, QUICK_BANNER.partition(":")[0] if content.quick else "")

@@ -7,15 +7,15 @@ from pathlib import Path
 from string import Template
 
 from bayesprune.errors import StorageError
-from bayesprune.report.axes import COLOURS
-from bayesprune.report.comparison_sheets import HOW_TO_READ
-from bayesprune.report.content import QUICK_BANNER, Content, NetworkContent, OwnRecipeContent
-from bayesprune.report.counts import count
-from bayesprune.report.differences import Difference
-from bayesprune.report.illustrations import Illustration, illustrations
+from bayesprune.report.comparison.counts import count
+from bayesprune.report.comparison.differences import Difference
+from bayesprune.report.document.comparison_sheets import HOW_TO_READ
+from bayesprune.report.document.content import QUICK_BANNER, Content, NetworkContent, OwnRecipeContent
+from bayesprune.report.document.illustrations import Illustration, illustrations
+from bayesprune.report.document.sheets import Sheet
+from bayesprune.report.figures.tradeoff_axes import COLOURS
 from bayesprune.report.page.curves import chart
 from bayesprune.report.page.html_text import element, html_list, html_table, prose
-from bayesprune.report.sheets import Sheet
 
 PAGE = "report.html"
 _QUICK_MARK = '<p class="quick-mark">quick, not the real thing</p>'

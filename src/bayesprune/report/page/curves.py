@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from html import escape
 
 from bayesprune.experiments.published import METHODS, PublishedRow
-from bayesprune.report.comparison import NetworkComparison
-from bayesprune.report.frame import Frame, frame_of
-from bayesprune.report.points import Point, method_name
+from bayesprune.report.comparison.pairs import NetworkComparison
+from bayesprune.report.comparison.points import Point, method_name
+from bayesprune.report.figures.frame import Frame, frame_of
 from bayesprune.report.tables import join_units
 
 

@@ -3,7 +3,7 @@
 import re
 from html import escape
 
-from bayesprune.report.sheets import Cell, Sheet
+from bayesprune.report.document.sheets import Cell, Sheet
 
 
 def element(tag: str, text: str, **attributes: str) -> str:

@@ -7,9 +7,9 @@ from bayesprune.storage import exists
 
 CAPTIONS = {
     "kept-units": "Units that each gate keeps while the network is trained, and its test error.",
-    "input-regions": "The pixels that the network looks at: for BB the same for all images, for DBB chosen for each class of images.",
-    "class-correlation": "How alike the units are that DBB keeps for two classes of images: correlations between the classes' averages.",
-    "activations-to-probabilities": "How DBB turns a unit's activation into the probability that it is kept.",
+    "input-regions": "Which pixels DBB prunes for four images: BB keeps the same ones for all images, DBB chooses among them for each.",
+    "class-correlation": "How alike the units are that DBB uses for two classes of images: correlations between the classes' averages of φ(x) in each layer.",
+    "activations-to-probabilities": "How DBB turns activations into probabilities: standardised, scaled and shifted, clamped.",
 }
 """The first part of a file's name, which the network follows, and what the figure shows."""
 

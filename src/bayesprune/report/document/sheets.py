@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bayesprune.report.verdicts import Standing
+from bayesprune.report.comparison.verdicts import Standing
 
 MARKS = {Standing.BETTER: "▲", Standing.EQUAL: "", Standing.WORSE: "▼"}
 

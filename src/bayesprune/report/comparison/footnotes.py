@@ -4,9 +4,9 @@ import statistics
 from collections.abc import Sequence
 
 from bayesprune.experiments.published import PublishedRow, published_rows, tradeoff_value
-from bayesprune.report.points import median_kept, method_name
-from bayesprune.report.rows import ResultRow, Size, tradeoff_order
-from bayesprune.report.sheets import EMPTY, Cell, Sheet, change, number, sheet, words
+from bayesprune.report.comparison.points import median_kept, method_name
+from bayesprune.report.comparison.rows import ResultRow, Size, tradeoff_order
+from bayesprune.report.document.sheets import EMPTY, Cell, Sheet, change, number, sheet, words
 from bayesprune.report.tables import join_units
 
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from bayesprune.analysis import ProbabilityStages
-from bayesprune.report.canvas import BLUE, GREEN, INK, RED, VIOLET, YELLOW, new_figure, plain_axes, write_figure
+from bayesprune.report.figures.canvas import BLUE, GREEN, INK, RED, VIOLET, YELLOW, new_figure, plain_axes, write_figure
 
 _COLOURS = (RED, YELLOW, GREEN, BLUE, VIOLET)
 _STEPS = (

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bayesprune.report.comparison import Comparison
-from bayesprune.report.verdicts import Standing
+from bayesprune.report.comparison.pairs import Comparison
+from bayesprune.report.comparison.verdicts import Standing
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayesprune.analysis import FOR_NO_INPUT, NOT_FOR_THIS_INPUT, USED, unit_use
 from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
-from bayesprune.report.canvas import BLUE, INK, YELLOW, new_figure, write_figure
+from bayesprune.report.figures.canvas import BLUE, INK, YELLOW, new_figure, write_figure
 
 _COLOURS = {USED: BLUE, NOT_FOR_THIS_INPUT: YELLOW, FOR_NO_INPUT: "#f0f0f0"}
 _WORDS = {

@@ -12,7 +12,7 @@ from typing import Any
 
 from bayesprune.errors import ResultsError, StorageError, did_you_mean
 from bayesprune.experiments.published import METHODS, published_networks
-from bayesprune.report.points import network_label
+from bayesprune.report.comparison.points import network_label
 from bayesprune.storage import exists
 
 REMARKS = "remarks.toml"

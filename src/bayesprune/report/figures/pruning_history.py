@@ -9,7 +9,7 @@ from typing import Any
 from bayesprune.errors import StorageError
 from bayesprune.experiments.published import tradeoff_value
 from bayesprune.models.description import GatePlace
-from bayesprune.report.figures import draw_kept_units
+from bayesprune.report.figures.kept_units import draw_kept_units
 from bayesprune.storage import read_rows
 
 _METHODS = ("bb", "dbb")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bayesprune.experiments.published import PublishedRow, published_rows
-from bayesprune.report.points import Point, diverged_rows, network_label, points_of
-from bayesprune.report.rows import ResultRow
-from bayesprune.report.verdicts import Verdict, judge
+from bayesprune.report.comparison.points import Point, diverged_rows, network_label, points_of
+from bayesprune.report.comparison.rows import ResultRow
+from bayesprune.report.comparison.verdicts import Verdict, judge
 
 WITHOUT_TRADEOFF = ("dense", "cd")
 """Methods that have none: their rows match without one."""

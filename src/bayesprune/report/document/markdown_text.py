@@ -2,7 +2,7 @@
 
 import re
 
-from bayesprune.report.sheets import Cell, Sheet
+from bayesprune.report.document.sheets import Cell, Sheet
 
 
 def markdown_table(sheet: Sheet) -> list[str]:

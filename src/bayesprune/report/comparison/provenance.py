@@ -4,9 +4,9 @@ import statistics
 from collections.abc import Sequence
 
 from bayesprune.experiments.published import METHODS
-from bayesprune.report.points import diverged_rows, method_name
-from bayesprune.report.rows import ResultRow
-from bayesprune.report.sheets import Cell, Sheet, number, sheet, words
+from bayesprune.report.comparison.points import diverged_rows, method_name
+from bayesprune.report.comparison.rows import ResultRow
+from bayesprune.report.document.sheets import Cell, Sheet, number, sheet, words
 
 
 def provenance_lines(rows: Sequence[ResultRow]) -> list[str]:

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bayesprune.experiments.published import METHODS
-from bayesprune.report.comparison import Comparison, NetworkComparison
-from bayesprune.report.comparison_sheets import verdict_text
-from bayesprune.report.points import method_name, point_name
-from bayesprune.report.verdicts import Standing
+from bayesprune.report.comparison.pairs import Comparison, NetworkComparison
+from bayesprune.report.comparison.points import method_name, point_name
+from bayesprune.report.comparison.verdicts import Standing
+from bayesprune.report.document.comparison_sheets import verdict_text
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib import colormaps
 
-from bayesprune.report.canvas import INK, gate_title, new_figure, plain_axes, write_figure
+from bayesprune.report.figures.canvas import INK, gate_title, new_figure, plain_axes, write_figure
 
 _STAGE_SHADES = {"dense": "#ffffff", "pruned": "#eef3fa", "BB": "#eef3fa", "dependent": "#fbf1e6", "DBB": "#fbf1e6"}
 _FEW = 6

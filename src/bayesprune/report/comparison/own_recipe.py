@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bayesprune.experiments.published import tradeoff_value
-from bayesprune.report.points import Point, method_name, points_of
-from bayesprune.report.rows import ResultRow
-from bayesprune.report.sheets import EMPTY, Cell, Sheet, number, sheet, words
+from bayesprune.report.comparison.points import Point, method_name, points_of
+from bayesprune.report.comparison.rows import ResultRow
+from bayesprune.report.comparison.verdicts import Standing
+from bayesprune.report.document.sheets import EMPTY, Cell, Sheet, number, sheet, words
 from bayesprune.report.tables import join_units
-from bayesprune.report.verdicts import Standing
 
 TARGET_NETWORK = "lenet-500-300"
 

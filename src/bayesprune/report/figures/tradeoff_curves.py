@@ -7,11 +7,11 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from bayesprune.experiments.published import METHODS
-from bayesprune.report.axes import colour_of, panels, style_tradeoff_axes
-from bayesprune.report.canvas import write_figure
-from bayesprune.report.comparison import NetworkComparison
-from bayesprune.report.frame import frame_of
-from bayesprune.report.points import method_name
+from bayesprune.report.comparison.pairs import NetworkComparison
+from bayesprune.report.comparison.points import method_name
+from bayesprune.report.figures.canvas import write_figure
+from bayesprune.report.figures.frame import frame_of
+from bayesprune.report.figures.tradeoff_axes import colour_of, panels, style_tradeoff_axes
 
 _INK = "#555555"
 

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from bayesprune.report.comparison import NetworkComparison, compare
-from bayesprune.report.comparison_sheets import main_sheet, summary_sheet, tradeoff_sheet
-from bayesprune.report.differences import Difference, differences
-from bayesprune.report.footnotes import selection_sheet, soft_count_sheet, threshold_sheet
-from bayesprune.report.own_recipe import own_recipe_sheets
-from bayesprune.report.points import diverged_rows, point_name
-from bayesprune.report.provenance import provenance_lines, seconds_sheet
-from bayesprune.report.remarks import read_remarks
-from bayesprune.report.rows import QUICK, ResultRow, read_own_recipe, read_results
-from bayesprune.report.sheets import Sheet
+from bayesprune.report.comparison.differences import Difference, differences
+from bayesprune.report.comparison.footnotes import selection_sheet, soft_count_sheet, threshold_sheet
+from bayesprune.report.comparison.own_recipe import own_recipe_sheets
+from bayesprune.report.comparison.pairs import NetworkComparison, compare
+from bayesprune.report.comparison.points import diverged_rows, point_name
+from bayesprune.report.comparison.provenance import provenance_lines, seconds_sheet
+from bayesprune.report.comparison.remarks import read_remarks
+from bayesprune.report.comparison.rows import QUICK, ResultRow, read_own_recipe, read_results
+from bayesprune.report.document.comparison_sheets import main_sheet, summary_sheet, tradeoff_sheet
+from bayesprune.report.document.sheets import Sheet
 
 TITLE = "The paper's tables, reproduced"
 QUICK_BANNER = (

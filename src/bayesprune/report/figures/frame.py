@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from bayesprune.report.comparison import NetworkComparison
+from bayesprune.report.comparison.pairs import NetworkComparison
 
 _MARGIN = 0.07
 """Of the range of errors, on both sides."""

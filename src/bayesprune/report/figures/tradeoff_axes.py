@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from bayesprune.report.canvas import GRID, new_figure
+from bayesprune.report.figures.canvas import GRID, new_figure
 
 _FEW = 300
 """Up to this ratio the powers of ten alone would be too few ticks."""

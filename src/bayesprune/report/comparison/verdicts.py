@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from bayesprune.experiments.published import PublishedRow
-from bayesprune.report.points import Point
+from bayesprune.report.comparison.points import Point
 
 ERROR_TOLERANCE = 0.15
 """In points of percent: about three times the spread over seeds that the paper prints."""

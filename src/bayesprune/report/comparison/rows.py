@@ -8,7 +8,7 @@ from typing import Any
 
 from bayesprune.errors import ResultsError, did_you_mean
 from bayesprune.experiments.published import METHODS, published_networks, tradeoff_value
-from bayesprune.report.fields import Fields
+from bayesprune.report.comparison.fields import Fields
 from bayesprune.storage import exists, is_folder, read_rows
 
 OWN_RECIPE = "own-recipe.jsonl"

@@ -9,7 +9,7 @@ from matplotlib.image import AxesImage
 from torch import Tensor
 
 from bayesprune.analysis import ClassAverages, class_correlations, mean_between_classes
-from bayesprune.report.canvas import INK, gate_title, new_figure, write_figure
+from bayesprune.report.figures.canvas import INK, gate_title, new_figure, write_figure
 
 _MAX_COLUMNS = 4
 _LABELLED = 20

@@ -1,12 +1,12 @@
 """The paper's tables beside ours, as tables."""
 
 from bayesprune.experiments.published import tradeoff_value
-from bayesprune.report.comparison import Comparison, NetworkComparison
-from bayesprune.report.counts import Counts, count
-from bayesprune.report.points import Point, method_name
-from bayesprune.report.sheets import EMPTY, Cell, Sheet, number, sheet, words
+from bayesprune.report.comparison.counts import Counts, count
+from bayesprune.report.comparison.pairs import Comparison, NetworkComparison
+from bayesprune.report.comparison.points import Point, method_name
+from bayesprune.report.comparison.verdicts import ERROR_TOLERANCE, SIZE_TOLERANCE, Standing, Verdict
+from bayesprune.report.document.sheets import EMPTY, Cell, Sheet, number, sheet, words
 from bayesprune.report.tables import join_units
-from bayesprune.report.verdicts import ERROR_TOLERANCE, SIZE_TOLERANCE, Standing, Verdict
 
 HOW_TO_READ = (
     "Ours are medians over seeds; ± is the standard deviation over seeds. Figures are compared as printed: errors within "

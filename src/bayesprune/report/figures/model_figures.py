@@ -18,11 +18,11 @@ from bayesprune.gates import gates
 from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
 from bayesprune.models import DescribedModel, build_network
 from bayesprune.prediction import predict
-from bayesprune.report.canvas import gate_title
-from bayesprune.report.class_correlation import draw_class_correlation
-from bayesprune.report.input_regions import average_use, class_examples, draw_input_regions, input_regions
-from bayesprune.report.probabilities import draw_probabilities
-from bayesprune.report.pruning_history import draw_pruning_history, read_histories, shown_tradeoff
+from bayesprune.report.figures.canvas import gate_title
+from bayesprune.report.figures.class_correlation import draw_class_correlation
+from bayesprune.report.figures.input_regions import average_use, class_examples, draw_input_regions, input_regions
+from bayesprune.report.figures.probabilities import draw_probabilities
+from bayesprune.report.figures.pruning_history import draw_pruning_history, read_histories, shown_tradeoff
 from bayesprune.storage import exists, make_folder
 
 _DIGITS = (0, 1, 4, 7)

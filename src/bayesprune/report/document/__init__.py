@@ -1,0 +1,1 @@
+"""What a report says, once for the document and the page, and the document."""
