@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayesprune.errors import InputError
@@ -58,6 +59,21 @@ def negative_elbo(nll: Tensor, model: nn.Module, n_data: int, kl_scale: KLScale 
     scales = gate_scales(model, kl_scale)
     divergence = sum(scales[name] * gate.kl() for name, gate in gates(model).items())
     return nll.mean() + divergence * (warmup / n_data)
+
+
+def disagreement(logits: Tensor) -> Tensor:
+    """How far two predictions for each input are apart: the mean of (KL(p || q) + KL(q || p)) / 2.
+
+    Added to the loss of a model whose gates draw twice, it makes what the model predicts depend less on the draw (R-Drop).
+
+    Args:
+        logits: of all first predictions, then of all second ones.
+
+    References:
+        Liang et al., "R-Drop: Regularized Dropout for Neural Networks", 2021, equation 2.
+    """
+    first, second = F.log_softmax(logits, dim=-1).chunk(2)
+    return 0.5 * ((first.exp() - second.exp()) * (first - second)).sum(-1).mean()
 
 
 def linear_warmup(step: int, warmup_steps: int) -> float:

@@ -8,7 +8,7 @@ import typer
 
 from bayesprune.cli.common import absolute, err, one_voice, out, parts, stoppable
 from bayesprune.errors import InputError
-from bayesprune.experiments.protocol import protocol
+from bayesprune.experiments.protocol import own_protocol, protocol
 from bayesprune.experiments.published import tradeoff_value
 from bayesprune.experiments.reproduction import Places, run_reproduction
 from bayesprune.report import sweep_tables
@@ -22,6 +22,8 @@ REPRODUCE_EXAMPLES = """**Examples**
 
 `bayesprune reproduce lenet5-caffe --methods bb,dbb` — a part of it; the same command goes on where it was stopped
 
+`bayesprune reproduce lenet-500-300 --recipe consistent` — our own recipe for BB and DBB, with five seeds
+
 `bayesprune reproduce lenet-500-300 --quick` — everything in a small form, minutes on a processor: to see it work, not to compare"""
 
 
@@ -29,7 +31,8 @@ def reproduce(
     network: Annotated[str, typer.Argument(help="lenet-500-300 or lenet5-caffe.")],
     quick: Annotated[bool, typer.Option("--quick", help="A small form of everything, on a processor; its rows say so.")] = False,
     methods: Annotated[str | None, typer.Option(help="Only these rows, separated by commas: dense, cd, gd, sbp, l0, vib, bb, dbb.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas; by default 0,1,2.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Instead of the paper's a recipe of our own, for BB and DBB: consistent.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas; by default three, for our own recipe five.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data set is; see 'bayesprune data'.")] = None,
     side_by_side: Annotated[int | None, typer.Option(min=1, help="How many models are trained at a time, at most.")] = None,
@@ -42,12 +45,13 @@ def reproduce(
     with launched() as ranks, one_voice(ranks):
         if not ranks.alone:
             raise InputError("torchrun trains one model in several processes, not the fleets of a reproduction: start it without torchrun")
-    asked = protocol(
-        network,
-        quick=quick,
-        methods=None if methods is None else parts(methods, "--methods", str),
-        seeds=None if seeds is None else parts(seeds, "--seeds", int),
-    )
+    chosen_seeds = None if seeds is None else parts(seeds, "--seeds", int)
+    if recipe is None:
+        asked = protocol(network, quick=quick, methods=None if methods is None else parts(methods, "--methods", str), seeds=chosen_seeds)
+    elif quick or methods is not None:
+        raise InputError("--recipe trains BB and DBB with a recipe of our own: leave --quick and --methods out")
+    else:
+        asked = own_protocol(network, recipe, chosen_seeds)
     chosen = results or (QUICK_RESULTS if quick else RESULTS)
     places = Places(
         rows=chosen / f"{asked.name}.jsonl",

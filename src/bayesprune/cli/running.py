@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bayesprune.cli.common import PRECISION_HELP, SHRINK_HELP, absolute, err, one_voice, out, stoppable
+from bayesprune.cli.common import PRECISION_HELP, RECIPE_HELP, SHRINK_HELP, absolute, err, one_voice, out, stoppable
 from bayesprune.errors import InputError, RunFolderError
 from bayesprune.example_inputs import first_line
 from bayesprune.experiments import RunConfig, check_config, complete, read_config, run_main_job, spelled_out
@@ -39,9 +39,7 @@ def run(
         str | None, typer.Option(help="mnist, cifar10 or cifar100; by default the one that the network is made for.")
     ] = None,
     method: Annotated[str | None, typer.Option(help="dbb (the default: BB, then DBB), bb, sbp, vib, l0, gd or cd.")] = None,
-    recipe: Annotated[
-        str | None, typer.Option(help="fast, or paper: 200 epochs a stage. By default fast on a processor, paper on a GPU.")
-    ] = None,
+    recipe: Annotated[str | None, typer.Option(help=RECIPE_HELP)] = None,
     tradeoff: Annotated[
         float | None, typer.Option(help="The method's trade-off: for bb, dbb and sbp the factor on the KL divergence.")
     ] = None,

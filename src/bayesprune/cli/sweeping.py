@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bayesprune.cli.common import PRECISION_HELP, SHRINK_HELP, absolute, err, one_voice, out, parts, stoppable
+from bayesprune.cli.common import PRECISION_HELP, RECIPE_HELP, SHRINK_HELP, absolute, err, one_voice, out, parts, stoppable
 from bayesprune.errors import InputError, did_you_mean
 from bayesprune.experiments.engine import Engine, LocalEngine
 from bayesprune.experiments.grid import expand, read_grid
@@ -38,7 +38,7 @@ def sweep(
     methods: Annotated[str | None, typer.Option(help="Methods, separated by commas.")] = None,
     factors: Annotated[str | None, typer.Option(help="Factors on each method's usual trade-off, separated by commas.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="fast or paper; by default fast on a processor, paper on a GPU.")] = None,
+    recipe: Annotated[str | None, typer.Option(help=RECIPE_HELP)] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of every stage, instead of the recipe's.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data set is; see 'bayesprune data'.")] = None,

@@ -153,7 +153,7 @@ def run_main_job(config: RunConfig, folder: Path, watcher: Watcher, ranks: Ranks
     data = data_of(config)
     network = build_seeded(config, data)
     plan = plan_of(config, recipe, len(data.train))
-    stages = {name: asdict(stage) for name, stage in recipe.stages.items()}
+    stages = {name: stage.written() for name, stage in recipe.stages.items()}
     configurations = [{**each, STAGE_RECIPES: stages} for each in _written(config)]
     with rank_store(ranks, lambda: run_store(folder, *configurations)) as store:
         _say_folder(folder, watcher)
@@ -210,7 +210,7 @@ def plan_of(config: RunConfig, recipe: Recipe, n_data: int) -> Plan:
         n_data,
         tradeoff=_usual(config) if config.tradeoff is None else config.tradeoff,
         kl_scale=config.kl_scale,
-        gate_weights=gate_weights(config.network, config.method),
+        gate_weights=gate_weights(config.network, config.method, recipe.name),
         seed=config.seed,
         before_norm=config.before_norm,
         precision=config.precision,

@@ -1,12 +1,12 @@
 """What a reproduction of the paper's tables trains: its rows, in fleets of models that start from the same pretrained networks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bayesprune.errors import InputError, did_you_mean
 from bayesprune.experiments.published import METHODS, published_networks, published_rows, tradeoff_value
 from bayesprune.training.plan import DENSE
-from bayesprune.training.recipes import PAPER, Recipe, StageRecipe
+from bayesprune.training.recipes import CONSISTENT, PAPER, Recipe, StageRecipe, find_recipe
 
 QUICK = Recipe(
     "quick",
@@ -19,6 +19,9 @@ QUICK = Recipe(
 """Everything in a small form, to see it work; no figure of it is comparable with the paper's."""
 _QUICK_IMAGES = 10_000
 SEEDS = (0, 1, 2)
+OWN_SEEDS = (0, 1, 2, 3, 4)
+OWN_TRADEOFFS = {CONSISTENT.name: ("1", "3", "5")}
+"""Of our own recipes: chosen on validation images, like the recipes, one for each of the rows of the tables that they are to beat."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,8 @@ class Protocol:
 
     @property
     def name(self) -> str:
-        return f"{self.network}-{self.dataset}"
+        """Of its files: rows of the paper's protocol are never mixed with others."""
+        return f"{self.network}-{self.dataset}" if self.recipe.name not in OWN_TRADEOFFS else "own-recipe"
 
     def all_entries(self) -> list[Entry]:
         """All rows of the tables, asked for or not."""
@@ -145,6 +149,19 @@ def protocol(network: str, *, quick: bool = False, methods: Sequence[str] | None
         printed = {method: _weakest(values) for method, values in printed.items()}
     asked = METHODS if methods is None else tuple(methods)
     return Protocol(network, known[network], QUICK if quick else PAPER, chosen, printed, asked, _QUICK_IMAGES if quick else None)
+
+
+def own_protocol(network: str, recipe: str, seeds: Sequence[int] | None = None) -> Protocol:
+    """A recipe of our own on one of the paper's networks: BB and DBB at the trade-offs that were chosen for it, with five seeds.
+
+    Raises:
+        InputError: there is no such recipe, or network.
+    """
+    published = protocol(network, seeds=seeds or OWN_SEEDS)
+    if find_recipe(recipe).name not in OWN_TRADEOFFS:
+        raise InputError(f"recipes of our own are {', '.join(OWN_TRADEOFFS)}; leave --recipe out for the paper's")
+    tradeoffs = {DENSE: (None,), "bb": OWN_TRADEOFFS[recipe], "dbb": OWN_TRADEOFFS[recipe]}
+    return replace(published, recipe=find_recipe(recipe), tradeoffs=tradeoffs, methods=tuple(tradeoffs))
 
 
 def _weakest(values: tuple[str | None, ...]) -> tuple[str | None, ...]:

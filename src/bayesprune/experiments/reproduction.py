@@ -1,7 +1,7 @@
 """The paper's tables, trained again: which rows are there, which are missing, and where they are written."""
 
 import shutil
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,5 +120,5 @@ def _data(protocol: Protocol, common: RunConfig) -> Dataset:
 def _configuration(protocol: Protocol, data_dir: str | None) -> dict[str, Any]:
     """What the checkpoints of a folder depend on: which methods are asked for is no part of it."""
     about = {"network": protocol.network, "dataset": protocol.dataset, "seeds": list(protocol.seeds), "data_dir": data_dir}
-    stages = {name: asdict(stage) for name, stage in protocol.recipe.stages.items()}
+    stages = {name: stage.written() for name, stage in protocol.recipe.stages.items()}
     return {**about, "recipe": protocol.recipe.name, "stages": stages, "training_images": protocol.training_images}

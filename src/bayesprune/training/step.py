@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bayesprune.errors import InputError
 from bayesprune.gates import gates
 from bayesprune.gates.collection import divergences
 from bayesprune.noise import NoiseKeys
+from bayesprune.objective import disagreement
 from bayesprune.training.evaluation import LossFunction
 from bayesprune.training.members import Members
 
@@ -27,6 +30,7 @@ class Step:
         steps: of an epoch.
         rate_factors: on the learning rates of each member.
         precision: the type to compute layers in.
+        consistency: weight of the disagreement between two draws of the masks; see ``StageRecipe``.
     """
 
     def __init__(
@@ -39,12 +43,13 @@ class Step:
         steps: int,
         rate_factors: Sequence[float] | None = None,
         precision: torch.dtype = torch.float32,
+        consistency: float = 0.0,
     ) -> None:
         self.members = members
         device = next(iter(members.parameters.values())).device
         self.weights = divergence_weights.to(device)
         self.factors = None if rate_factors is None or set(rate_factors) == {1.0} else torch.tensor(rate_factors, device=device)
-        self.objective = members.vectorised(partial(objective, loss, device.type, precision))
+        self.objective = members.vectorised(partial(objective, loss, device.type, precision, consistency))
         self.keys = NoiseKeys(members.first, seeds, device)
         if not members.alone:
             members.buffers |= self.keys.buffers
@@ -102,7 +107,14 @@ class Step:
 
 
 def objective(
-    loss: LossFunction, device: str, precision: torch.dtype, model: nn.Module, inputs: Tensor, targets: Tensor, weights: Tensor
+    loss: LossFunction,
+    device: str,
+    precision: torch.dtype,
+    consistency: float,
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    weights: Tensor,
 ) -> Tensor:
     """The negative evidence lower bound per datum of one model; see ``negative_elbo``.
 
@@ -110,13 +122,25 @@ def objective(
         loss: mean loss of a batch, from outputs and targets.
         device: its type.
         precision: the type to compute layers in.
+        consistency: with a weight above zero the batch is shown twice, and the disagreement of the two predictions is part of the loss.
         model: with or without gates.
         inputs: of the batch.
         targets: of the batch.
         weights: on the divergence of each gate: its scale over the number of data.
     """
+    if consistency:
+        inputs, targets = torch.cat([inputs, inputs]), torch.cat([targets, targets])
     with torch.autocast(device, precision, enabled=precision != torch.float32):
         outputs = model(inputs)
-    nll = loss(outputs if precision == torch.float32 else outputs.float(), targets).mean()
+    outputs = outputs if precision == torch.float32 else outputs.float()
+    value = loss(outputs, targets).mean()
+    if consistency:
+        value = value + consistency * disagreement(_logits(outputs, targets))
     found = divergences(list(gates(model).values()))
-    return nll + sum(weight * divergence for weight, divergence in zip(weights.unbind(), found, strict=True)) if found else nll
+    return value + sum(weight * divergence for weight, divergence in zip(weights.unbind(), found, strict=True)) if found else value
+
+
+def _logits(outputs: Any, targets: Tensor) -> Tensor:
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2 or targets.ndim != 1 or targets.is_floating_point():
+        raise InputError("a recipe with consistency is for classification: outputs of shape (batch, classes) and whole numbers as targets")
+    return outputs

@@ -103,7 +103,7 @@ class StageTrainer:
         for group in groups:
             group["lr"] *= self.recipe.gate_speed if group["name"] == "gates" else 1.0
         weights = _divergence_weights(models, self.kl_scales, self.source.n_data)
-        about = (weights, groups, self.seeds, len(self.source), self.rate_factors, self.precision)
+        about = (weights, groups, self.seeds, len(self.source), self.rate_factors, self.precision, self.recipe.consistency)
         self.step = step_for(self.source, self.members, self.loss, *about)
         self.step.keys.release()
         self._program: CapturedEpoch | None = None

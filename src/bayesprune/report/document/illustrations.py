@@ -8,7 +8,7 @@ from bayesprune.storage import exists
 CAPTIONS = {
     "kept-units": "Units that each gate keeps while the network is trained, and its test error.",
     "input-regions": "Which pixels DBB prunes for four images: BB keeps the same ones for all images, DBB chooses among them for each.",
-    "class-correlation": "How alike the units are that DBB uses for two classes of images: correlations between the classes' averages of φ(x) in each layer.",
+    "class-correlation": "How alike the units are that DBB uses for two classes: correlations of the class averages of φ(x) in each layer.",
     "activations-to-probabilities": "How DBB turns activations into probabilities: standardised, scaled and shifted, clamped.",
 }
 """The first part of a file's name, which the network follows, and what the figure shows."""
