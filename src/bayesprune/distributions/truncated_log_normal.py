@@ -1,7 +1,7 @@
 """The log-normal distribution truncated in its logarithm: theta = exp(t), t ~ N(mu, sigma^2) restricted to [low, high].
 
 The textbook formulas divide differences of normal probabilities that underflow together: at mu = 5, sigma = exp(-5), the mass of [-20, 0]
-is exp(-275,000). Everything here works with the mass scaled by the density at its upper edge, through ``erfcx``, in float64. It needs
+is exp(-275,000). Everything here works with the mass scaled by the density at its upper edge, through ``log_erfcx``, in float64. It needs
 ``low <= mu``, which the gates' parametrisation guarantees.
 
 References:
@@ -133,5 +133,5 @@ def _inverse_log_ndtr(log_p: Tensor) -> Tensor:
 
 
 def _newton_step(x: Tensor, log_p: Tensor) -> Tensor:
-    mills_ratio: Tensor = math.sqrt(math.pi / 2.0) * torch.special.erfcx(-x / _ROOT_TWO)
+    mills_ratio = math.sqrt(math.pi / 2.0) * torch.exp(log_erfcx(-x / _ROOT_TWO))
     return x - (log_ndtr(x) - log_p) * mills_ratio
