@@ -26,27 +26,36 @@ from bayesprune.training.store import NoStore
 from bayesprune.training.watching import ProgressBars
 
 VALIDATION = 10_000
-PRICE_FACTORS = ((1, 1, 1, 1), (20, 8, 1, 1), (100, 5, 1, 1), (100, 5, 1, 100))
-"""None; those of the paper's other methods; L0-sep's prices (10, 0.5, 0.1, 10)/N over 0.1/N, without and with that of the last layer."""
+PRICE_FACTORS = (
+    (1, 1, 1, 1),
+    (20, 8, 1, 1),  # Those of the paper's other methods.
+    (100, 5, 1, 1),  # L0-sep's prices (10, 0.5, 0.1, 10)/N over 0.1/N, but for the last layer's, and with it.
+    (100, 5, 1, 100),
+    (200, 10, 1, 10),
+    (500, 15, 1, 10),
+    (500, 15, 1, 30),
+    (1000, 30, 1, 10),
+)
+"""On the price of a weight in each layer."""
 LENGTH_SCALES = (1e-2, 0.1, 0.3, 1.0, 2.0)
 ENTROPY_WEIGHTS = (0.1, 1.0)
 
 
-def candidates(network: str, method: str, n_data: int) -> Iterator[tuple[dict[str, Any], str | None, dict[str, Any]]]:
-    """What is tried: as a row says it, the trade-off as it is printed, and hyper-parameters of the gates."""
+def candidates(network: str, method: str, n_data: int, first: int = 0) -> Iterator[tuple[dict[str, Any], str | None, dict[str, Any]]]:
+    """What is tried: as a row says it, the trade-off as it is printed, and hyper-parameters of the gates; of L0 from a set of factors on."""
     if method == "cd":
         for length_scale, entropy_weight in itertools.product(LENGTH_SCALES, ENTROPY_WEIGHTS):
             tried = {"length_scale": length_scale, "entropy_weight": entropy_weight}
             yield tried, None, tried
         return
     printed = [row.tradeoff for row in published_rows(network, "mnist", "appendix") if row.method == method]
-    for factors, tradeoff in itertools.product(PRICE_FACTORS, printed):
+    for factors, tradeoff in itertools.product(PRICE_FACTORS[first:], printed):
         assert tradeoff is not None
         yield {"price_factors": factors}, tradeoff, {"price": [factor * tradeoff_value(tradeoff) * n_data for factor in factors]}
 
 
 def tune(
-    network: str, methods: list[str], recipe: Recipe, data: Dataset, device: torch.device, seeds: list[int]
+    network: str, methods: list[str], recipe: Recipe, data: Dataset, device: torch.device, seeds: list[int], first: int = 0
 ) -> Iterator[dict[str, Any]]:
     """The rows of a network's methods."""
     training, validation = batches_of(data, recipe, device)
@@ -55,7 +64,7 @@ def tune(
         plans = [Plan(DENSE, recipe, ("dense",), seed) for seed in seeds]
         pretrained = dict(zip(seeds, run_stages(networks, plans, training, validation, F.cross_entropy, NoStore(), watcher), strict=True))
         for method in methods:
-            tried = [(*each, seed) for each in candidates(network, method, len(data.train)) for seed in seeds]
+            tried = [(*each, seed) for each in candidates(network, method, len(data.train), first) for seed in seeds]
             plans = [_plan(method, recipe, len(data.train), tradeoff, settings, seed) for _, tradeoff, settings, seed in tried]
             watcher.say(f"{network}, {method}: {len(tried)} models")
             models = [pretrained[seed].model for *_, seed in tried]
@@ -78,6 +87,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", default=["lenet-500-300", "lenet5-caffe"])
     parser.add_argument("--methods", nargs="+", default=["cd", "l0"])
     parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="of the factors on L0's prices to try")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rows", type=Path, required=True, help="append raw numbers to this JSONL file")
@@ -87,7 +97,7 @@ def main() -> None:
     for network in arguments.networks:
         methods = [method for method in arguments.methods if method == "cd" or network == "lenet5-caffe"]
         recipe = PAPER.with_epochs(arguments.epochs)
-        for row in tune(network, methods, recipe, data, torch.device(arguments.device), arguments.seeds):
+        for row in tune(network, methods, recipe, data, torch.device(arguments.device), arguments.seeds, arguments.first):
             append_row(arguments.rows, row)
 
 

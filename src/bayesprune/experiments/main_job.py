@@ -18,7 +18,7 @@ from bayesprune.data.folders import named_folder
 from bayesprune.data.mnist import find_mnist
 from bayesprune.errors import InputError, RunFolderError, StorageError
 from bayesprune.experiments.compacted import NETWORK, compact_stage
-from bayesprune.experiments.settings import gate_weights, usual_tradeoff
+from bayesprune.experiments.settings import gate_weights, hyperparameters, usual_tradeoff
 from bayesprune.models import build_network
 from bayesprune.models.description import DescribedModel
 from bayesprune.models.zoo import known_network
@@ -211,6 +211,7 @@ def plan_of(config: RunConfig, recipe: Recipe, n_data: int) -> Plan:
         tradeoff=_usual(config) if config.tradeoff is None else config.tradeoff,
         kl_scale=config.kl_scale,
         gate_weights=gate_weights(config.network, config.method, recipe.name),
+        hyperparameters=hyperparameters(config.method),
         seed=config.seed,
         before_norm=config.before_norm,
         precision=config.precision,

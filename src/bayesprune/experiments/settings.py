@@ -11,6 +11,9 @@ _LENET5_CONVOLUTIONS = {"bb": (20.0, 8.0), "sbp": (20.0, 8.0), "gd": (20.0, 8.0)
 """Factors on the penalties of LeNet5-Caffe's convolutions, whose few filters would weigh too little: the paper's 20 and 8, and for VIB the
 sizes of the feature maps."""
 
+_HYPERPARAMETERS: dict[str, dict[str, float]] = {"cd": {"length_scale": 0.3, "entropy_weight": 1.0}}
+"""Of methods whose publications leave them open; those of CD were chosen on validation images, see results/tuning.jsonl."""
+
 _TRADEOFFS = {
     ("lenet-500-300", "vib"): 1e-4,
     ("lenet5-caffe", "vib"): 1e-6,
@@ -32,6 +35,11 @@ def gate_weights(network: str, method: str, recipe: str = "paper") -> tuple[floa
     if network != "lenet5-caffe" or static_method(method) not in _LENET5_CONVOLUTIONS:
         return None
     return (*_LENET5_CONVOLUTIONS[static_method(method)], 1.0, 1.0)
+
+
+def hyperparameters(method: str) -> dict[str, float]:
+    """What the gates of a method are set to in the paper's networks, beside what its trade-off says."""
+    return dict(_HYPERPARAMETERS.get(static_method(method), {}))
 
 
 def usual_tradeoff(network: str, method: str, recipe: Recipe) -> float:
