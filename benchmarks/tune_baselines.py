@@ -42,7 +42,7 @@ ENTROPY_WEIGHTS = (0.1, 1.0)
 
 
 def candidates(network: str, method: str, n_data: int, first: int = 0) -> Iterator[tuple[dict[str, Any], str | None, dict[str, Any]]]:
-    """What is tried: as a row says it, the trade-off as it is printed, and hyper-parameters of the gates; of L0 from a set of factors on."""
+    """What is tried: as a row says it, the trade-off as it is printed, hyper-parameters of the gates; of L0 from a set of factors on."""
     if method == "cd":
         for length_scale, entropy_weight in itertools.product(LENGTH_SCALES, ENTROPY_WEIGHTS):
             tried = {"length_scale": length_scale, "entropy_weight": entropy_weight}

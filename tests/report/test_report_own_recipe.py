@@ -1,9 +1,9 @@
 import pytest
 from reproduction import row, write_results
 
-from bayesprune.report.comparison.own_recipe import TARGETS, attempts, own_recipe_sheets
 from bayesprune.report.comparison.points import points_of
 from bayesprune.report.comparison.rows import OWN_RECIPE, read_own_recipe
+from bayesprune.report.document.own_recipe import TARGETS, attempts, own_recipe_sheets
 
 
 def read(folder, rows):

@@ -1,18 +1,24 @@
 """`bayesprune reproduce`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
+from rich.table import Table
 
 from bayesprune.cli.common import absolute, err, one_voice, out, parts, stoppable
 from bayesprune.errors import InputError
-from bayesprune.experiments.protocol import own_protocol, protocol
+from bayesprune.experiments.protocol import Protocol, own_protocol, protocol
 from bayesprune.experiments.published import tradeoff_value
 from bayesprune.experiments.reproduction import Places, run_reproduction
 from bayesprune.report import sweep_tables
+from bayesprune.report.comparison.pairs import compare
+from bayesprune.report.comparison.rows import read_results
+from bayesprune.report.document.comparison_sheets import tradeoff_sheet
+from bayesprune.report.document.terminal import sheet_table
 from bayesprune.training.distributed import launched
+from bayesprune.training.recipes import PAPER
 from bayesprune.training.watching import ProgressBars
 
 RESULTS, QUICK_RESULTS, WORK = Path("results"), Path("reproductions/quick"), Path("reproductions")
@@ -63,9 +69,16 @@ def reproduce(
         rows = run_reproduction(
             asked, places, watcher, device=where, data_dir=None if data_dir is None else absolute(data_dir), side_by_side=side_by_side
         )
-    numbers = [{**row, "tradeoff": None if row["tradeoff"] is None else tradeoff_value(row["tradeoff"])} for row in rows]
-    for table in sweep_tables(numbers):
+    for table in _tables(chosen, asked, rows):
         out.print(table)
     if quick:
         out.print("This was --quick: a part of the data and few epochs. Its numbers say nothing about the paper's.", style="bold yellow")
     out.print(f"written to {places.rows}; bayesprune report makes tables and figures of it", highlight=False, soft_wrap=True, markup=False)
+
+
+def _tables(results: Path, asked: Protocol, rows: list[dict[str, Any]]) -> list[Table]:
+    """The rows beside the paper's, where they are comparable."""
+    if asked.recipe is PAPER:
+        comparison = compare(asked.network, asked.dataset, read_results(results)[asked.network, asked.dataset])
+        return [sheet_table(tradeoff_sheet(comparison))]
+    return sweep_tables([{**row, "tradeoff": None if row["tradeoff"] is None else tradeoff_value(row["tradeoff"])} for row in rows])

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from bayesprune.report.comparison.differences import Difference, differences
-from bayesprune.report.comparison.footnotes import selection_sheet, soft_count_sheet, threshold_sheet
-from bayesprune.report.comparison.own_recipe import own_recipe_sheets
 from bayesprune.report.comparison.pairs import NetworkComparison, compare
 from bayesprune.report.comparison.points import diverged_rows, point_name
-from bayesprune.report.comparison.provenance import provenance_lines, seconds_sheet
 from bayesprune.report.comparison.remarks import read_remarks
 from bayesprune.report.comparison.rows import QUICK, ResultRow, read_own_recipe, read_results
 from bayesprune.report.document.comparison_sheets import main_sheet, summary_sheet, tradeoff_sheet
+from bayesprune.report.document.differences import Difference, differences
+from bayesprune.report.document.footnotes import selection_sheet, soft_count_sheet, threshold_sheet
+from bayesprune.report.document.own_recipe import own_recipe_sheets
+from bayesprune.report.document.provenance import provenance_lines, seconds_sheet
 from bayesprune.report.document.sheets import Sheet
 
 TITLE = "The paper's tables, reproduced"

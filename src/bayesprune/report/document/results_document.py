@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from bayesprune.report.comparison.differences import Difference
 from bayesprune.report.document.comparison_sheets import HOW_TO_READ
 from bayesprune.report.document.content import QUICK_BANNER, Content, NetworkContent, OwnRecipeContent
+from bayesprune.report.document.differences import Difference
 from bayesprune.report.document.illustrations import illustrations, tradeoffs_name
 from bayesprune.report.document.markdown_text import escaped, markdown_table
 from bayesprune.report.document.sheets import Sheet

@@ -8,9 +8,9 @@ from string import Template
 
 from bayesprune.errors import StorageError
 from bayesprune.report.comparison.counts import count
-from bayesprune.report.comparison.differences import Difference
 from bayesprune.report.document.comparison_sheets import HOW_TO_READ
 from bayesprune.report.document.content import QUICK_BANNER, Content, NetworkContent, OwnRecipeContent
+from bayesprune.report.document.differences import Difference
 from bayesprune.report.document.illustrations import Illustration, illustrations
 from bayesprune.report.document.sheets import Sheet
 from bayesprune.report.figures.tradeoff_axes import COLOURS
