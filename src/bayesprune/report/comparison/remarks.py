@@ -1,9 +1,11 @@
 """Remarks on differences, written by hand: ``results/remarks.toml``.
 
-A table for each network, named as in the zoo or, where it is on several data sets, ``NETWORK-DATASET``; in it a text for each method::
+A table for each network, named as in the zoo or, where it is on several data sets, ``NETWORK-DATASET``; in it a text for each method:
 
-    [lenet - 500 - 300]
-    vib = "The paper's learning rates are not stated; ours are those of ..."
+```toml
+[lenet-500-300]
+vib = "The paper's learning rates are not stated; ours are those of ..."
+```
 """
 
 import tomllib
