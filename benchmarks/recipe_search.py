@@ -10,7 +10,7 @@ validation error of the last weights and of their average over the second half o
 import argparse
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,7 +42,9 @@ class Candidate:
         smoothing: of the labels.
         confidence: weight of the predictions' negative entropy (Pereyra et al., 2017).
         consistency: weight of the divergence between the predictions of two draws of the gates (R-Drop, Wu et al., 2021).
-        gate_weights: on the divergences of the three gates.
+        gate_weights: on the divergences of the three gates in the stage of BB.
+        second_consistency: that of the stage of DBB; None for the same.
+        second_weights: on the divergences of the three gates in the stage of DBB.
         rate: factor on all learning rates.
     """
 
@@ -52,6 +54,8 @@ class Candidate:
     confidence: float = 0.0
     consistency: float = 0.0
     gate_weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    second_consistency: float | None = None
+    second_weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
     rate: float = 1.0
 
 
@@ -82,6 +86,7 @@ BY_COST = (0.9, 1.35, 0.36)
 """FLOPs that a unit of each gate costs in a network of 190-105-50 units, over the mean that keeps the sum of divergences about the same."""
 FEW_HIDDEN = (0.4, 1.8, 0.6)
 """DBB computes all units that BB keeps of a hidden layer, but only the pixels that an input needs: so many pixels cost little."""
+FEW = Candidate("few hidden", consistency=0.5, gate_weights=FEW_HIDDEN)
 PROGRAMS = {
     "regularisers": Program(
         [
@@ -120,6 +125,24 @@ PROGRAMS = {
         seeds=(0, 1),
         twice=True,
     ),
+    "refinements": Program(
+        [
+            FEW,
+            replace(FEW, name="few hidden, pixels dear in DBB", second_weights=(3.0, 1.0, 1.0)),
+            replace(FEW, name="few hidden, all dear in DBB", second_weights=(3.0, 3.0, 3.0)),
+            replace(FEW, name="few hidden, consistency 0.5 then 1", second_consistency=1.0),
+            replace(FEW, name="few hidden, consistency 1 then 0.3", consistency=1.0, second_consistency=0.3),
+            replace(FEW, name="few hidden, decay 3e-5", weight_decay=3e-5),
+            replace(FEW, name="fewer hidden", gate_weights=(0.2, 2.2, 0.6)),
+            replace(FEW, name="a little fewer hidden", gate_weights=(1.0, 1.5, 0.5)),
+        ],
+        tradeoffs=(1.0, 3.0, 5.0),
+        seeds=(0, 1),
+        twice=True,
+    ),
+    "longer": Program([FEW], tradeoffs=(1.0, 3.0, 5.0), seeds=(0, 1, 2), epochs=(400, 400), twice=True),
+    "cosine": Program([FEW], tradeoffs=(1.0, 3.0, 5.0), seeds=(0, 1, 2), schedule="cosine", twice=True),
+    "warm-up": Program([FEW], tradeoffs=(1.0, 3.0, 5.0), seeds=(0, 1, 2), warmup=0.1, twice=True),
 }
 
 
@@ -192,11 +215,21 @@ def search(name: str, program: Program, data: Dataset, pretrained: dict[int, nn.
     scales = [tuple(gamma * weight for weight in candidate.gate_weights) for candidate, gamma, _ in tried]
     for stage in ("bb", "dbb"):
         if stage == "dbb":
-            models = [make_dependent(model) for model in models]
+            models = [_dependent(model, candidate) for model, (candidate, *_) in zip(models, tried, strict=True)]
+            scales = [candidate.second_weights for candidate, *_ in tried]
         recipe = StageRecipe(
             epochs=program.epochs[stage == "dbb"], weight_decay=0.0, schedule=program.schedule, kl_warmup=program.warmup * (stage == "bb")
         )
-        yield from _stage(name, stage, models, recipe, tried, scales if stage == "bb" else None, training, validation)
+        yield from _stage(name, stage, models, recipe, tried, scales, training, validation)
+
+
+def _dependent(model: nn.Module, candidate: Candidate) -> nn.Module:
+    """The model as the second stage finds it."""
+    dependent = make_dependent(model)
+    if candidate.second_consistency is not None:
+        assert isinstance(dependent, TriedLeNet)
+        dependent.settings[-1] = candidate.second_consistency
+    return dependent
 
 
 def _stage(

@@ -94,7 +94,12 @@ class Protocol:
     @property
     def name(self) -> str:
         """Of its files: rows of the paper's protocol are never mixed with others."""
-        return f"{self.network}-{self.dataset}" if self.recipe.name not in OWN_TRADEOFFS else "own-recipe"
+        return "own-recipe" if self.is_own else f"{self.network}-{self.dataset}"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this is a recipe of our own instead of the paper's."""
+        return self.recipe.name in OWN_TRADEOFFS
 
     def all_entries(self) -> list[Entry]:
         """All rows of the tables, asked for or not."""

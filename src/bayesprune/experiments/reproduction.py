@@ -64,7 +64,8 @@ def run_reproduction(
         where = usable_device(device)
         with sole_use(places.work):
             claim_folder(places.work, configuration)
-            at_work = Fleets(protocol, common, _data(protocol, common), where, places.work, places.models, watcher)
+            models = None if protocol.is_own else places.models
+            at_work = Fleets(protocol, common, _data(protocol, common), where, places.work, models, watcher)
             for number, fleet in enumerate(fleets, start=1):
                 watcher.say(f"{number} of {len(fleets)}: {fleet.title}")
                 rows |= at_work.train(fleet)
