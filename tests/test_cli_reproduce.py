@@ -1,5 +1,6 @@
 """`bayesprune reproduce`."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -167,3 +168,19 @@ def test_data_that_is_wrong_does_not_bind_the_folder(command, there, monkeypatch
     assert refused(command(*arguments, make_digits(there / "data", size=14)), "(1, 14, 14)")
     assert not (there / "reproductions").exists()
     assert command(*arguments, digits_folder).code == 0
+
+
+def test_data_of_the_environment_is_written_down(command, there, monkeypatch, digits_folder):
+    monkeypatch.setattr(reproducing, "protocol", lambda network, **asked: small(seeds=[0], methods=("dense",)))
+    monkeypatch.setenv("BAYESPRUNE_DATA", str(digits_folder))
+    assert command("reproduce", "lenet-500-300", "--device", "cpu", "--work", "work").code == 0
+    assert json.loads((there / "work" / "config.json").read_text())["data_dir"] == str(digits_folder)
+    monkeypatch.delenv("BAYESPRUNE_DATA")
+    (there / "results" / "lenet-500-300-mnist.jsonl").unlink()
+    assert refused(command("reproduce", "lenet-500-300", "--device", "cpu", "--work", "work"), "data_dir")
+
+
+def test_negative_seeds_are_seeds(command, there, few, digits_folder):
+    options = ("--seeds=-1", "--methods", "dense", "--data-dir", digits_folder, "--device", "cpu")
+    assert command("reproduce", "lenet-500-300", *options).code == 0
+    assert read_rows(there / "results" / "lenet-500-300-mnist.jsonl")[0]["seed"] == -1

@@ -46,7 +46,10 @@ def test_names_and_titles_of_fleets():
         ("dense", "pretraining, 3 models side by side"),
         ("cd", "CD, 3 models side by side"),
     ]
-    assert [(fleet.name, fleet.title) for fleet in asked.fleets(2)[1:]] == [("cd-1", "CD, 2 models side by side"), ("cd-2", "CD")]
+    assert [(fleet.name, fleet.title) for fleet in asked.fleets(2)[1:]] == [
+        ("cd-1-to-2", "CD, 2 models side by side"),
+        ("cd-3-to-3", "CD"),
+    ]
     assert protocol("lenet-500-300", methods=["dbb"]).fleets()[0].title == "BB, then DBB, 15 models side by side"
     assert [entry.title for entry in asked.fleets(2)[2].entries] == ["cd, seed 2"]
     assert Entry("vib", "1e-4", 1).title == "vib at 1e-4, seed 1"

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from reproducing import EPOCHS, Stopping, places, reproduce, small
 from sweeping import timeless
 
@@ -12,6 +13,7 @@ from bayesprune.errors import InputError, RunFolderError, StorageError
 from bayesprune.experiments.reproduction import Places, run_reproduction
 from bayesprune.storage import read_rows, write_rows
 from bayesprune.training.lock import sole_use
+from bayesprune.training.stages import run_stages
 from bayesprune.training.store import RunStore
 from bayesprune.training.watching import Silent
 
@@ -211,3 +213,41 @@ def write_results(folder, rows):
     path = places(folder).rows
     path.parent.mkdir(parents=True, exist_ok=True)
     write_rows(path, rows)
+
+
+def test_another_size_of_fleets_on_the_way(digits_folder, tmp_path, through, every_epoch):
+    """What is in progress cannot be gone on with, but nothing is in the way."""
+    stop(tmp_path, digits_folder, "epoch_finished", 4, side_by_side=2)
+    stop(tmp_path, digits_folder, "epoch_finished", 2, side_by_side=3)
+    stop(tmp_path, digits_folder, "say", 2, side_by_side=2)  # After the first two models.
+    there = read_rows(places(tmp_path).rows)
+    assert [(row["method"], row["tradeoff"], row["seed"]) for row in there[2:]] == [(m, "1", s) for m in ("bb", "dbb") for s in (0, 1)]
+    rows = reproduce(ASKED, tmp_path, digits_folder)
+    assert [row for row in rows if row in there] == there
+    assert [(row["method"], row["tradeoff"], row["seed"]) for row in rows] == [(r["method"], r["tradeoff"], r["seed"]) for r in through]
+    assert not places(tmp_path).work.exists()
+
+
+@pytest.mark.parametrize(("seeds", "message"), [((0, 1), "for 2 models side by side: give a smaller"), ((0,), "for one model")])
+def test_no_memory(digits_folder, tmp_path, monkeypatch, seeds, message):
+    def too_small(*arguments):
+        raise torch.cuda.OutOfMemoryError
+
+    monkeypatch.setattr(fleets, "run_stages", too_small)
+    with pytest.raises(InputError, match=message):
+        reproduce(small(seeds=seeds), tmp_path, digits_folder)
+
+
+def test_goes_on_with_the_models_that_have_not_diverged(digits_folder, tmp_path, monkeypatch, every_epoch):
+    def spoilt(models, plans, *rest):
+        runs = run_stages(models, plans, *rest)
+        if plans[0].method == "bb":
+            runs[1].results = [{"status": "diverged", "reason": "spoilt"}]
+        return runs
+
+    monkeypatch.setattr(fleets, "run_stages", spoilt)
+    asked = small(methods=("dense", "dbb"))
+    rows = reproduce(asked, tmp_path / "through", digits_folder)
+    assert [row["status"] for row in rows if row["seed"] == 1] == ["finished", "diverged", "finished", "diverged", "finished"]
+    stop(tmp_path / "stopped", digits_folder, "epoch_finished", 6, asked)
+    assert timeless(reproduce(asked, tmp_path / "stopped", digits_folder)) == timeless(rows)

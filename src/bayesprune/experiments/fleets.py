@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from bayesprune.data import Dataset
-from bayesprune.errors import DivergedError
+from bayesprune.errors import DivergedError, InputError
 from bayesprune.experiments.evidence import save_evidence
 from bayesprune.experiments.main_job import RunConfig, batches_of, build_seeded, plan_of, surroundings
 from bayesprune.experiments.other_counts import other_counts
@@ -90,6 +90,9 @@ class Fleets:
         store = RunStore(self._folder(fleet, method), {"members": [fleet.members[member] for member in going]})
         try:
             after = run_stages(models, plans, self.training, self.test, F.cross_entropy, store, self.watcher)
+        except torch.cuda.OutOfMemoryError as error:
+            fewer = f"the device has no memory for {len(models)} models side by side: give a smaller --side-by-side"
+            raise InputError(fewer if len(models) > 1 else "the device has no memory for one model: choose another --device") from error
         except DivergedError as error:  # The only model of the fleet: among several it would have been set aside.
             after = [StagedRun(models[0], [{"status": DIVERGED, "reason": str(error.__cause__ or error)}])]
         for member, run in zip(going, after, strict=True):

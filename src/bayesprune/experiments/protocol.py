@@ -114,9 +114,10 @@ class Protocol:
                 continue
             members = tuple((value, seed) for value in self.tradeoffs[method] for seed in self.seeds)
             size = len(members) if side_by_side is None or method == DENSE else side_by_side
-            parts = [members[start : start + size] for start in range(0, len(members), size)]
-            names = [method] if len(parts) == 1 else [f"{method}-{number}" for number in range(1, len(parts) + 1)]
-            fleets += [Fleet(name, method, part) for name, part in zip(names, parts, strict=True)]
+            for start in range(0, len(members), size):
+                part = members[start : start + size]
+                name = method if part == members else f"{method}-{start + 1}-to-{start + len(part)}"  # Of their own for every size.
+                fleets.append(Fleet(name, method, part))
         return fleets
 
 
