@@ -4,11 +4,13 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 from refusals import refused
 from reproducing import Stopping, small
 from reproduction import row
 
 import bayesprune.cli.reproducing as reproducing
+import bayesprune.experiments.fleets as fleets
 from bayesprune.experiments.protocol import QUICK, protocol
 from bayesprune.storage import read_rows, write_rows
 
@@ -184,3 +186,28 @@ def test_negative_seeds_are_seeds(command, there, few, digits_folder):
     options = ("--seeds=-1", "--methods", "dense", "--data-dir", digits_folder, "--device", "cpu")
     assert command("reproduce", "lenet-500-300", *options).code == 0
     assert read_rows(there / "results" / "lenet-500-300-mnist.jsonl")[0]["seed"] == -1
+
+
+@pytest.mark.parametrize("network", ["lenet-500-300", "lenet5-caffe"])
+def test_the_report_reads_the_rows(command, there, few, monkeypatch, digits_folder, network):
+    """Also those of models that diverged."""
+    build = fleets.build_seeded
+
+    def spoilt(config, data):
+        model = build(config, data)
+        if config.seed == 1:
+            with torch.no_grad():
+                model.fc2.weight[0, 0] = float("nan")
+        return model
+
+    monkeypatch.setattr(fleets, "build_seeded", spoilt)
+    made = command("reproduce", network, "--quick", "--seeds", "0,1", "--results", "mine", "--data-dir", digits_folder, "--device", "cpu")
+    assert made.code == 0
+    assert "4 of them diverged" in made.out
+    rows = read_rows(there / "mine" / f"{network}-mnist.jsonl")
+    assert [found["status"] for found in rows] == ["finished", "diverged"] * 4
+    assert all("weight" in found["reason"] for found in rows[1::2])
+    reported = command("report", "--results", "mine", "--out", "docs")
+    assert reported.code == 0, reported.err
+    assert "Traceback" not in reported.err
+    assert (there / "docs" / "results.md").exists()
