@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from reproducing import places, reproduce, small
+from reproducing import STRONG, WEAK, places, reproduce, small
 from sweeping import timeless
 
 import bayesprune.experiments.fleets as fleets
@@ -68,16 +68,16 @@ def test_all_pretrained_networks(digits_folder, tmp_path, monkeypatch, side_by_s
 
 @pytest.mark.parametrize(("stage", "methods"), [("pruned", ("bb", "dbb")), ("dependent", ("dbb",))])
 def test_a_model_of_bb_that_diverges_is_none_of_dbb(digits_folder, tmp_path, monkeypatch, through, stage, methods):
-    spoil(monkeypatch, stage, (2.0, 0))
+    spoil(monkeypatch, stage, (float(STRONG), 0))
     rows = reproduce(small(), tmp_path, digits_folder)
-    check(rows, {(method, "2", 0) for method in methods})
+    check(rows, {(method, STRONG, 0) for method in methods})
     if stage == "dependent":
         assert [row for row in timeless(rows) if row["status"] == "finished"] == [
             expected for row, expected in zip(rows, timeless(through), strict=True) if row["status"] == "finished"
         ]
 
 
-@pytest.mark.parametrize("tradeoffs", [("1",), ("1", "2")])
+@pytest.mark.parametrize("tradeoffs", [(WEAK,), (WEAK, STRONG)])
 def test_the_only_model_of_a_fleet(digits_folder, tmp_path, monkeypatch, tradeoffs):
     """Alone from the start, and as the last of its fleet in the stage of DBB."""
     train = fleets.StagedRun
@@ -90,10 +90,10 @@ def test_the_only_model_of_a_fleet(digits_folder, tmp_path, monkeypatch, tradeof
 
     monkeypatch.setattr(fleets, "run_stages", run)
     if len(tradeoffs) == 1:
-        spoil(monkeypatch, "pruned", (1.0, 0))
+        spoil(monkeypatch, "pruned", (float(WEAK), 0))
     asked = small(seeds=[0], tradeoffs={"dense": (None,), "bb": tradeoffs, "dbb": tradeoffs}, methods=("dense", "bb", "dbb"))
     rows = reproduce(asked, tmp_path, digits_folder)
-    check(rows, {("bb", "1", 0), ("dbb", "1", 0)})
+    check(rows, {("bb", WEAK, 0), ("dbb", WEAK, 0)})
     assert {row["side_by_side"] for row in rows[1:]} == {len(tradeoffs)}
     if len(tradeoffs) == 2:
         last = rows[-1]

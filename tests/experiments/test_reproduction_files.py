@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from reproducing import Untrained, places, reproduce, small
+from reproducing import STRONG, WEAK, Untrained, places, reproduce, small
 from reproduction import diverged, row
 
 from bayesprune.errors import ResultsError, StorageError
@@ -11,7 +11,7 @@ from bayesprune.experiments.protocol import Entry
 from bayesprune.experiments.reproduction import in_order, rows_there
 
 ASKED = small(seeds=[0])
-GOOD = row("bb", "1", 0, 1.5, recipe="tiny")
+GOOD = row("bb", WEAK, 0, 1.5, recipe="tiny")
 
 
 def write(folder, *lines):
@@ -36,7 +36,7 @@ def refused(folder, data, kind, message):
         ({"network": "lenet5-caffe"}, "line 2 is of lenet5-caffe on mnist, recipe tiny, but rows of lenet-500-300 on mnist"),
         ({"dataset": "cifar10"}, "line 2 is of lenet-500-300 on cifar10"),
         ({"recipe": "paper"}, "line 2 is of .*recipe paper, but .*recipe tiny.*choose another folder"),
-        ({"tradeoff": "1", "error": 3.0}, "line 2 has bb at 1, seed 0 a second time"),
+        ({"tradeoff": WEAK, "error": 3.0}, r"line 2 has bb at 0\.05, seed 0 a second time"),
         *(
             ({name: value}, "line 2 is no row of a reproduction")
             for name, value in [
@@ -50,7 +50,7 @@ def refused(folder, data, kind, message):
     ids=str,
 )  # fmt: skip
 def test_a_row_of_something_else(digits_folder, tmp_path, change, message):
-    write(tmp_path, GOOD, {**GOOD, "tradeoff": "2", **change})
+    write(tmp_path, GOOD, {**GOOD, "tradeoff": STRONG, **change})
     refused(tmp_path, digits_folder, ResultsError, message)
 
 
@@ -85,9 +85,9 @@ def test_a_folder(digits_folder, tmp_path):
 
 def test_rows_that_were_not_asked_for_stay_and_come_last(tmp_path):
     other = row("bb", "8", 9, 1.2, recipe="tiny")
-    failed = diverged("dbb", "1", 0, recipe="tiny")
+    failed = diverged("dbb", WEAK, 0, recipe="tiny")
     path = write(tmp_path, other, failed, GOOD)
     there = rows_there(ASKED, path)
-    assert there == {Entry("bb", "8", 9): other, Entry("dbb", "1", 0): failed, Entry("bb", "1", 0): GOOD}
+    assert there == {Entry("bb", "8", 9): other, Entry("dbb", WEAK, 0): failed, Entry("bb", WEAK, 0): GOOD}
     assert in_order(ASKED, there) == [GOOD, failed, other]
     assert rows_there(ASKED, tmp_path / "none.jsonl") == {}
