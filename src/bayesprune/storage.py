@@ -178,12 +178,17 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Read a JSONL file."""
+    rows: list[dict[str, Any]] = []
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        for line in path.read_text(encoding="utf-8").splitlines():
+            rows.append(json.loads(line))  # noqa: PERF401 (their number says which line is damaged)
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except UnicodeDecodeError as error:
         raise StorageError(f"{path} is damaged: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise StorageError(f"{path} is damaged in line {len(rows) + 1}: {error}") from error
+    return rows
 
 
 def make_folder(path: Path) -> None:

@@ -243,3 +243,23 @@ def test_state_that_is_no_tensor(tmp_path):
     model = nn.Sequential(Extra(3, 4), BetaBernoulli(4))
     with pytest.raises(InputError, match="extra_state"):
         save(model, tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("l0", {"price": [1.0, 2.0, 3.0, 4.0], "precision": 0.5}),
+        ("gd", {"alpha": 0.3, "beta": [0.5, 0.6, 0.7, 0.8]}),
+        ("cd", {"length_scale": [0.1, 0.2, 0.3, 0.4], "entropy_weight": 2.0}),
+        ("bb", {"threshold": [0.1, 0.2, 0.3, 0.4], "alpha": 0.2}),
+    ],
+)
+def test_settings_of_every_gate_come_back(tmp_path, method, settings):
+    """Also those in which models that are trained side by side may differ."""
+    model, inputs = plain()
+    gated = sparsify(model, method, example_inputs=inputs, **settings)
+    save(gated, tmp_path / "gated.safetensors")
+    back = load(tmp_path / "gated.safetensors", into=plain()[0])
+    for (name, gate), twin in zip(gates(gated).items(), gates(back).values(), strict=True):
+        assert {key: getattr(twin, key) for key in settings} == {key: getattr(gate, key) for key in settings}, name
+        assert torch.equal(gate.kl(), twin.kl()), name

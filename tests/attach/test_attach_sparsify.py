@@ -268,3 +268,89 @@ def test_a_model_that_cannot_be_copied():
     model = nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(4, 6)), nn.ReLU(), nn.Linear(6, 2))
     with pytest.raises(InputError, match=r"Sequential cannot be copied.*use torch\.nn\.utils\.parametrizations\.weight_norm"):
         sparsify(model, "bb", example_inputs=torch.randn(3, 4))
+
+
+def values(gated, name):
+    return [getattr(gate, name) for gate in gates(gated).values()]
+
+
+@pytest.mark.parametrize("with_example", [True, False])
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [("l0", "price"), ("cd", "length_scale"), ("gd", "alpha"), ("bb", "threshold"), ("bb", "alpha"), ("sbp", "threshold")],
+)
+def test_a_list_has_a_value_for_each_gate(method, name, with_example):
+    build, shape = CASES["lenet5-caffe"]
+    model, listed = build(), [0.1, 0.2, 0.3, 0.4]
+    gated = sparsify(model, method, example_inputs=torch.randn(2, *shape) if with_example else None, **{name: listed})
+    assert list(gates(gated)) == [place.name for place in model.gate_places()]
+    assert values(gated, name) == listed
+    assert listed == [0.1, 0.2, 0.3, 0.4]
+    for gate, value in zip(gates(gated).values(), listed, strict=True):
+        alone = sparsify(model, method, **{name: value})
+        twin = list(gates(alone).values())[gate.position]
+        twin.load_state_dict(gate.state_dict())
+        assert torch.equal(gate.kl(), twin.kl())
+        assert torch.equal(gate.keep(), twin.keep())
+
+
+@pytest.mark.parametrize("case", ["mlp", "cnn"])
+def test_a_list_for_gates_that_were_found(case):
+    build, shape = CASES[case]
+    x = torch.randn(3, *shape)
+    count = len(gates(sparsify(build(), "l0", example_inputs=x)))
+    listed = tuple(float(number + 1) for number in range(count))
+    gated = sparsify(build(), "l0", example_inputs=x, price=listed, precision=2.0)
+    assert values(gated, "price") == list(listed)
+    assert values(gated, "precision") == [2.0] * count
+    assert [gate.position for gate in gates(gated).values()] == list(range(count))
+
+
+def test_lists_beside_numbers_and_the_networks_own_defaults():
+    lenet = LeNet500300(widths=(3, 2), input_shape=(4,))
+    gated = sparsify(lenet, "bb", keep_init=[0.5, 1.5, 2.5], alpha=0.2)
+    assert [gate.raw_a[0].item() for gate in gates(gated).values()] == [0.5, 1.5, 2.5]
+    assert values(gated, "alpha") == [0.2] * 3
+    gated = sparsify(lenet, "bb", alpha=[0.1, 0.2, 0.3])
+    assert [gate.raw_a[0].item() for gate in gates(gated).values()] == [-1.0] * 3
+    assert values(sparsify(lenet, "l0", price=[1.0, 2.0], exclude=["fc2"]), "price") == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("with_example", [True, False])
+@pytest.mark.parametrize("count", [0, 1, 2, 4])
+def test_a_list_of_another_length(count, with_example):
+    lenet = LeNet500300(widths=(3, 2), input_shape=(4,))
+    example = torch.randn(2, 4) if with_example else None
+    with pytest.raises(InputError, match=rf"price has {count} values, but there are 3 gates, on fc1, fc2, fc3: give one for each"):
+        sparsify(lenet, "l0", example_inputs=example, price=[1.0] * count)
+    assert not gates(lenet)
+
+
+def test_a_list_where_nothing_can_be_gated():
+    with pytest.raises(InputError, match="nothing in LeNet500300 can be gated"):
+        sparsify(LeNet500300(widths=(3, 2), input_shape=(4,)), "l0", exclude="*", price=[1.0, 2.0])
+
+
+@pytest.mark.parametrize("wrong", [[0.1, -1.0, 0.1], [0.1, None, 0.1], [0.1, "a", 0.1], [0.1, [0.1], 0.1], [0.1, float("nan"), 0.1]])
+def test_the_values_of_a_list_are_checked(wrong):
+    with pytest.raises(InputError, match="length_scale"):
+        sparsify(LeNet500300(widths=(3, 2), input_shape=(4,)), "cd", length_scale=wrong)
+
+
+def test_a_list_is_for_the_gates_that_stay(monkeypatch):
+    """One that the model runs past has no value."""
+
+    class Aside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.aside, self.last = nn.Linear(4, 5), nn.Linear(4, 5), nn.Linear(5, 2)
+
+        def forward(self, x):
+            return self.last(torch.relu(self.used(x)))
+
+    places = [GatePlace(path, "input", 4 if path != "last" else 5, path, "inputs", -1) for path in ("used", "aside", "last")]
+    monkeypatch.setattr(sys.modules["bayesprune.attach.sparsify"], "find_places", lambda *_: (list(places), []))
+    gated = sparsify(Aside(), "l0", example_inputs=torch.randn(2, 4), price=[1.0, 2.0])
+    assert {name: gate.price for name, gate in gates(gated).items()} == {"used.input_gate": 1.0, "last.input_gate": 2.0}
+    with pytest.raises(InputError, match="price has 3 values, but there are 2 gates, on used, last"):
+        sparsify(Aside(), "l0", example_inputs=torch.randn(2, 4), price=[1.0, 2.0, 3.0])

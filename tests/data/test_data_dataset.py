@@ -73,3 +73,19 @@ def test_subset_keeps_the_given_order() -> None:
     part = whole.subset(torch.tensor([5, 0]))
     assert torch.equal(part.images, torch.stack([whole.images[5], whole.images[0]]))
     assert part.labels.tolist() == [2, 0]
+
+
+def test_for_tuning_the_last_training_images_take_the_place_of_the_test_images() -> None:
+    whole = dataset(split(6), split(2), mean=(0.3,), std=(0.5,))
+    tuning = whole.for_tuning(2)
+    assert torch.equal(tuning.train.images, whole.train.images[:4])
+    assert torch.equal(tuning.test.images, whole.train.images[4:])
+    assert torch.equal(tuning.test.labels, whole.train.labels[4:])
+    assert (tuning.name, tuning.num_classes, tuning.mean, tuning.std) == (whole.name, 3, (0.3,), (0.5,))
+    assert (len(whole.train), len(whole.test)) == (6, 2)
+
+
+@pytest.mark.parametrize("count", [0, 6, 7, -1])
+def test_for_tuning_leaves_images_to_train_on(count: int) -> None:
+    with pytest.raises(InputError, match="from 1 to 5"):
+        dataset(split(6), split(2)).for_tuning(count)

@@ -1,11 +1,15 @@
+import copy
 import math
 
 import pytest
 import torch
 from torch import nn
 
+from bayesprune.attach import sparsify
 from bayesprune.errors import InputError
+from bayesprune.gates import gates
 from bayesprune.gates.concrete_dropout import ConcreteDropout
+from bayesprune.training.members import Members
 
 
 def gate_with(units, rate, **arguments):
@@ -80,3 +84,46 @@ def test_a_rate_that_is_no_probability(rate):
 
 def test_the_weights_are_not_decayed_twice():
     assert ConcreteDropout.penalises_weights
+
+
+def test_members_side_by_side_have_penalties_of_their_own():
+    """Each with its length scale and entropy weight, as it would be alone, and so the gradients."""
+    torch.manual_seed(0)
+    settings = [(0.01, 1.0), (0.3, 1.0), (0.3, 0.1), (2.0, 5.0)]
+    network = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    models = [sparsify(network, "cd", length_scale=scale, entropy_weight=weight) for scale, weight in settings]
+    members = Members(models)
+
+    def penalty(model):
+        return torch.stack([gate.kl() for gate in gates(model).values()]).sum()
+
+    together = members.apply(penalty)
+    gradients = torch.autograd.grad(together.sum(), list(members.parameters.values()), allow_unused=True)
+    by_name = dict(zip(members.parameters, gradients, strict=True))
+    assert len(set(together.tolist())) == len(settings)
+    for member, model in enumerate(models):
+        alone = penalty(model)
+        torch.testing.assert_close(together[member], alone)
+        alone.backward()
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                torch.testing.assert_close(by_name[name][member], parameter.grad)
+    assert by_name["0.input_gate.raw_drop"].unique().numel() == len(settings)
+    scales = torch.tensor([scale for scale, _ in settings])
+    kept = 1 / 0.9  # 1 / (1 - p) at the start
+    expected = 2 * scales.square()[:, None, None] * network[0].weight * kept
+    torch.testing.assert_close(by_name["0.weight"], expected, rtol=1e-4, atol=1e-7)
+
+
+def test_settings_may_be_changed_and_copied():
+    gate = ConcreteDropout(3, length_scale=0.1)
+    gate.control(nn.Linear(3, 2), "inputs")
+    before = gate.kl().item()
+    gate.length_scale = 1.0
+    assert gate.kl().item() > before
+    twin = copy.deepcopy(gate)
+    assert (twin.length_scale, twin.kl().item()) == (1.0, gate.kl().item())
+    twin.length_scale = 0.1
+    assert (gate.length_scale, twin.kl().item()) == (1.0, before)
+    assert not any("length_scale" in name for name in gate.state_dict())
+    assert gate.double().length_scale_tensor.dtype == torch.float64

@@ -10,7 +10,8 @@ from bayesprune.data import Split, TensorBatches
 from bayesprune.errors import InputError
 from bayesprune.gates import METHODS, gates
 from bayesprune.models import LeNet500300
-from bayesprune.training.evaluation import evaluate, measure_size
+from bayesprune.training.evaluation import evaluate, measure_members, measure_size
+from bayesprune.training.members import Members
 
 PRUNED = -50.0
 """A raw a at which E[pi] is far below any threshold."""
@@ -176,3 +177,47 @@ def test_size_of_a_model_that_does_not_state_its_layers(make_network):
 def test_size_with_some_places_left_out():
     size = measure_size(sparsify(LeNet500300(), "bb", include=["fc2"]), [500], [500.0])
     assert (size.kept, size.speedup) == ([500], None)
+
+
+MEASURED = {"error", "kept", "speedup", "memory", "macs", "parameters"}
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+@pytest.mark.parametrize("count", [1, 3])
+def test_members_are_measured_as_each_alone(dependent, count):
+    torch.manual_seed(0)
+    kept = [(500, 100, 50), (784, 500, 300), (3, 0, 7)][:count]
+    models = [prune(sparsify(LeNet500300(), "bb"), units) for units in kept]
+    if dependent:
+        models = [make_dependent(model) for model in models]
+        for model in models:
+            for gate in gates(model).values():
+                torch.nn.init.normal_(gate.shift, 0.0, 0.5)
+    batches = Batches((torch.rand(7, 1, 28, 28), torch.arange(7)), (torch.rand(5, 1, 28, 28), torch.arange(5)))
+    found = measure_members(Members(models), batches, F.cross_entropy)
+    for model, units, measured in zip(models, kept, found, strict=True):
+        alone = evaluate(model, batches, F.cross_entropy)
+        size = measure_size(model, list(units), alone.used)
+        assert set(measured) == MEASURED
+        assert measured["error"] == pytest.approx(alone.error)
+        assert measured["kept"] == pytest.approx(size.kept, abs=2e-3)
+        assert (measured["speedup"], measured["memory"]) == (pytest.approx(size.speedup, rel=1e-3), pytest.approx(size.memory, rel=1e-3))
+        if not dependent:
+            assert measured["kept"] == list(units)
+    assert all(module.training for model in models for module in model.modules())
+
+
+def test_without_batches_input_dependent_gates_count_as_static_ones():
+    models = [make_dependent(prune(sparsify(LeNet500300(), "bb"), (500, 100, 50 + extra))) for extra in range(2)]
+    first, second = measure_members(Members(models), None, F.cross_entropy)
+    assert (first["error"], first["kept"], second["kept"]) == (None, [500, 100, 50], [500, 100, 51])
+    assert second["macs"] - first["macs"] == 100 + 10
+
+
+def test_networks_without_gates_are_measured(make_network, make_source):
+    (found,) = measure_members(Members([LeNet500300()]), None, F.cross_entropy)
+    assert (found["kept"], found["speedup"], found["memory"], found["error"]) == ([784, 500, 300], 1.0, 100.0, None)
+    found = measure_members(Members([make_network(seed=seed) for seed in range(2)]), make_source(), F.cross_entropy)
+    assert [each["kept"] for each in found] == [[], []]
+    assert [each["speedup"] for each in found] == [None, None]
+    assert all(0 <= each["error"] <= 100 for each in found)

@@ -91,8 +91,9 @@ def gates_into(model: nn.Module, description: Mapping[str, Any], stored: Mapping
 
 def _describe_gate(name: str, gate: Gate, paths: Mapping[int, str]) -> dict[str, Any]:
     known = inspect.signature(type(gate).__init__).parameters
+    values = vars(gate) | gate.tuned
     try:
-        settings = {key: encode(vars(gate)[key]) for key in known if key in vars(gate) and key not in _PLACE_SETTINGS}
+        settings = {key: encode(values[key]) for key in known if key in values and key not in _PLACE_SETTINGS}
     except MalformedError as error:
         raise InputError(f"the gate '{name}' cannot be saved: {error}") from error
     for controlled in gate.controlled:

@@ -80,11 +80,11 @@ def sparsify(
     if idle:
         left_alone += [LeftAlone(places[position].controls, "it is called in a way that a gate cannot follow") for position in sorted(idle)]
         places = [place for position, place in enumerate(places) if position not in idle]
+    if not places:
+        raise InputError(_nothing_gated(model, left_alone))
     if idle or listed or example_inputs is None:
         gated = _copy_of(model)
         _put_in(gated, places, make, listed)
-    if not places:
-        raise InputError(_nothing_gated(model, left_alone))
     remember_left_alone(gated, left_alone)
     _switch_off_fixed_dropout(gated)
     return gated

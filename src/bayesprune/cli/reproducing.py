@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.table import Table
 
 from bayesprune.cli.common import absolute, err, one_voice, out, parts, stoppable
 from bayesprune.errors import InputError
+from bayesprune.experiments.main_job import complete
 from bayesprune.experiments.protocol import Protocol, own_protocol, protocol
 from bayesprune.experiments.published import tradeoff_value
 from bayesprune.experiments.reproduction import Places, run_reproduction
@@ -64,11 +64,15 @@ def reproduce(
         models=chosen / "models",
         work=work or WORK / f"{asked.name}-{asked.recipe.name}",
     )
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    given = {
+        "network": asked.network,
+        "dataset": asked.dataset,
+        "device": device,
+        "data_dir": None if data_dir is None else absolute(data_dir),
+    }
+    common = complete({name: value for name, value in given.items() if value is not None})
     with stoppable("what is finished is kept", "the same command"), ProgressBars(err) as watcher:
-        rows = run_reproduction(
-            asked, places, watcher, device=where, data_dir=None if data_dir is None else absolute(data_dir), side_by_side=side_by_side
-        )
+        rows = run_reproduction(asked, places, watcher, device=common.device, data_dir=common.data_dir, side_by_side=side_by_side)
     for table in _tables(chosen, asked, rows):
         out.print(table)
     if quick:

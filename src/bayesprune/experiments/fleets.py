@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from bayesprune.data import Dataset
-from bayesprune.errors import DivergedError
+from bayesprune.errors import DivergedError, InputError
 from bayesprune.experiments.evidence import save_evidence
 from bayesprune.experiments.main_job import RunConfig, batches_of, build_seeded, plan_of, surroundings
 from bayesprune.experiments.other_counts import other_counts
@@ -19,12 +19,13 @@ from bayesprune.experiments.published import tradeoff_value
 from bayesprune.storage import make_folder
 from bayesprune.training.plan import DENSE, Plan, static_method
 from bayesprune.training.recipes import StageName
-from bayesprune.training.stages import DIVERGED, StagedRun, run_stages
+from bayesprune.training.stages import DIVERGED, StagedRun, is_look, run_stages
 from bayesprune.training.store import RunStore
 from bayesprune.training.watching import Watcher
 
 EVIDENCE = Entry("dbb", "1", 0)
 """The model that is kept for figures."""
+FINISHED = "finished"
 _STAGES: dict[str, StageName] = {DENSE: "dense", "dbb": "dependent"}
 _DIGITS = {"error": 4, "speedup": 4, "memory": 4, "seconds": 1}
 _NUMBERS = ("error", "kept", "speedup", "memory", "macs", "parameters", "epochs", "seconds")
@@ -62,9 +63,13 @@ class Fleets:
             static_runs, runs = runs, self._run(fleet, "dbb", runs)
             rows |= self._rows(fleet, "dbb", runs, static_runs)
             self._keep_evidence(fleet, runs)
-        for method in {static, fleet.method}:
-            shutil.rmtree(self._folder(fleet, method), ignore_errors=True)
         return rows
+
+    def forget(self, fleet: Fleet) -> None:
+        """Remove the checkpoints of a fleet, once its rows are safe; other fleets need those of the pretrained networks."""
+        if fleet.method != DENSE:
+            for method in {static_method(fleet.method), fleet.method}:
+                shutil.rmtree(self._folder(fleet, method), ignore_errors=True)
 
     def _start(self, seed: int) -> StagedRun:
         """The pretrained network of a seed; all are pretrained together when the first is asked for."""
@@ -85,8 +90,11 @@ class Fleets:
         store = RunStore(self._folder(fleet, method), {"members": [fleet.members[member] for member in going]})
         try:
             after = run_stages(models, plans, self.training, self.test, F.cross_entropy, store, self.watcher)
+        except torch.cuda.OutOfMemoryError as error:
+            fewer = f"the device has no memory for {len(models)} models side by side: give a smaller --side-by-side"
+            raise InputError(fewer if len(models) > 1 else "the device has no memory for one model: choose another --device") from error
         except DivergedError as error:  # The only model of the fleet: among several it would have been set aside.
-            after = [StagedRun(models[0], [{"status": DIVERGED, "reason": str(error)}])]
+            after = [StagedRun(models[0], [{"status": DIVERGED, "reason": str(error.__cause__ or error)}])]
         for member, run in zip(going, after, strict=True):
             runs[member] = run
         return runs
@@ -104,7 +112,8 @@ class Fleets:
         self, fleet: Fleet, method: str, runs: Sequence[StagedRun], below: Sequence[StagedRun] | None = None
     ) -> dict[Entry, dict[str, Any]]:
         """A row for each model of a fleet after the stage of a method."""
-        about = {"recipe": self.protocol.recipe.name, "side_by_side": len(runs), **surroundings(self.device), "device": self.device.type}
+        together = len(self.protocol.seeds if method == DENSE else runs)
+        about = {"recipe": self.protocol.recipe.name, "side_by_side": together, **surroundings(self.device), "device": self.device.type}
         sound = [member for member, run in enumerate(runs) if not run.diverged]
         others = other_counts(method, [runs[member].model for member in sound], self.test, F.cross_entropy)
         more = dict(zip(sound, others, strict=True))
@@ -131,4 +140,6 @@ def _outcome(run: StagedRun) -> dict[str, Any]:
     if run.diverged:
         return {"status": DIVERGED, "reason": result["reason"], **dict.fromkeys(_NUMBERS)}
     numbers = {name: round(result[name], _DIGITS[name]) if name in _DIGITS else result[name] for name in _NUMBERS}
-    return {"status": "finished", **numbers, "history": result.get("history", [])}
+    looks = [row for row in run.rows if is_look(row["epoch"], result["epochs"])]  # Of a model that was trained alone.
+    history = result.get("history") or [{name: row[name] for name in ("epoch", "seconds", "error", "kept")} for row in looks]
+    return {"status": FINISHED, **numbers, "history": history}

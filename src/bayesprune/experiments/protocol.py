@@ -1,6 +1,6 @@
 """What a reproduction of the paper's tables trains: its rows, in fleets of models that start from the same pretrained networks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bayesprune.errors import InputError, did_you_mean
@@ -68,6 +68,11 @@ class Fleet:
         methods = ("bb", "dbb") if self.method == "dbb" else (self.method,)
         return [Entry(method, tradeoff, seed) for method in methods for tradeoff, seed in self.members]
 
+    def without(self, rows: Container[Entry]) -> "Fleet | None":
+        """What is missing of it beside these rows; None if nothing is."""
+        missing = tuple(member for member in self.members if any(each not in rows for each in replace(self, members=(member,)).entries))
+        return replace(self, members=missing) if missing else None
+
 
 @dataclass(frozen=True)
 class Protocol:
@@ -109,17 +114,19 @@ class Protocol:
         """What is asked for, the most telling first: pretraining, and BB together with DBB, which starts from it.
 
         Args:
-            side_by_side: how many models a fleet has at most; None for all of a method.
+            side_by_side: how many models a fleet has at most; None for all of a method. The pretrained networks, which all others start
+                from, are always trained together.
         """
         fleets = []
         for method in _IN_TURN:
             if method not in self.methods or (method == "bb" and "dbb" in self.methods):
                 continue
             members = tuple((value, seed) for value in self.tradeoffs[method] for seed in self.seeds)
-            size = side_by_side or len(members)
-            parts = [members[start : start + size] for start in range(0, len(members), size)]
-            names = [method] if len(parts) == 1 else [f"{method}-{number}" for number in range(1, len(parts) + 1)]
-            fleets += [Fleet(name, method, part) for name, part in zip(names, parts, strict=True)]
+            size = len(members) if side_by_side is None or method == DENSE else side_by_side
+            for start in range(0, len(members), size):
+                part = members[start : start + size]
+                name = method if part == members else f"{method}-{start + 1}-to-{start + len(part)}"  # Of their own for every size.
+                fleets.append(Fleet(name, method, part))
         return fleets
 
 

@@ -1,5 +1,6 @@
 """The paper's tables, trained again: which rows are there, which are missing, and where they are written."""
 
+import os
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,13 +8,15 @@ from typing import Any
 
 from bayesprune.data import Dataset
 from bayesprune.data.dataset import Split
-from bayesprune.errors import ResultsError
-from bayesprune.experiments.fleets import Fleets
-from bayesprune.experiments.main_job import RunConfig, data_of
-from bayesprune.experiments.protocol import Entry, Fleet, Protocol
+from bayesprune.errors import InputError, ResultsError
+from bayesprune.experiments.fleets import FINISHED, Fleets
+from bayesprune.experiments.main_job import RunConfig, build_seeded, data_of
+from bayesprune.experiments.protocol import Entry, Protocol
+from bayesprune.experiments.published import METHODS, tradeoff_value
 from bayesprune.storage import exists, make_folder, read_rows, write_rows
 from bayesprune.training.devices import usable_device
 from bayesprune.training.lock import sole_use
+from bayesprune.training.stages import DIVERGED
 from bayesprune.training.store import check_folder, claim_folder
 from bayesprune.training.watching import Watcher
 
@@ -39,7 +42,8 @@ def run_reproduction(
     """Train every row of a protocol that is not there yet.
 
     Rows are written when their fleet is finished. Whenever it is stopped, it goes on after the last checkpoint; rows that are there are
-    not trained again. The pretrained networks stay in the folder until no row is missing.
+    not trained again, but for those of BB where DBB, which starts from its models, is missing. The pretrained networks stay in the folder
+    until no row is missing.
 
     Args:
         protocol: what to train.
@@ -53,24 +57,29 @@ def run_reproduction(
         All rows, in the order of the tables.
 
     Raises:
+        InputError: results were to be written among the checkpoints, which are removed.
         ResultsError: the rows that are there are of something else.
     """
+    _check_places(places)
     common = RunConfig(network=protocol.network, dataset=protocol.dataset, recipe="paper", device=device, data_dir=data_dir, shrink=False)
     configuration = _configuration(protocol, data_dir)
     check_folder(places.work, configuration)
     rows = rows_there(protocol, places.rows)
-    fleets = [fleet for fleet in protocol.fleets(side_by_side) if not _finished(fleet, rows)]
+    fleets = [missing for fleet in protocol.fleets(side_by_side) if (missing := fleet.without(rows))]
     if fleets:
-        where = usable_device(device)
+        where, data = usable_device(device), _data(protocol, common)
+        build_seeded(common, data)  # Refuses images that it cannot take, before the folder is bound to them.
         with sole_use(places.work):
             claim_folder(places.work, configuration)
             models = None if protocol.is_own else places.models
-            at_work = Fleets(protocol, common, _data(protocol, common), where, places.work, models, watcher)
+            at_work = Fleets(protocol, common, data, where, places.work, models, watcher)
             for number, fleet in enumerate(fleets, start=1):
                 watcher.say(f"{number} of {len(fleets)}: {fleet.title}")
-                rows |= at_work.train(fleet)
+                trained = at_work.train(fleet)
+                rows = rows_there(protocol, places.rows) | trained  # Another process, in another folder, may have added some meanwhile.
                 make_folder(places.rows.parent)
                 write_rows(places.rows, in_order(protocol, rows))
+                at_work.forget(fleet)
     if all(entry in rows for entry in protocol.all_entries()):
         shutil.rmtree(places.work, ignore_errors=True)
     return in_order(protocol, rows)
@@ -84,11 +93,9 @@ def rows_there(protocol: Protocol, path: Path) -> dict[Entry, dict[str, Any]]:
     """
     found: dict[Entry, dict[str, Any]] = {}
     for number, row in enumerate(read_rows(path) if exists(path) else [], start=1):
-        try:
-            about = (row["network"], row["dataset"], row["recipe"])
-            entry = Entry(row["method"], row["tradeoff"], row["seed"])
-        except (KeyError, TypeError) as error:
-            raise ResultsError(f"{path}, line {number} is no row of a reproduction; mend the file or put it elsewhere") from error
+        if not _is_row(row):
+            raise ResultsError(f"{path}, line {number} is no row of a reproduction; mend the file or put it elsewhere")
+        about, entry = (row["network"], row["dataset"], row["recipe"]), Entry(row["method"], row["tradeoff"], row["seed"])
         if about != (protocol.network, protocol.dataset, protocol.recipe.name):
             raise ResultsError(
                 f"{path}, line {number} is of {about[0]} on {about[1]}, recipe {about[2]}, but rows of {protocol.network} on "
@@ -106,8 +113,23 @@ def in_order(protocol: Protocol, rows: dict[Entry, dict[str, Any]]) -> list[dict
     return [row for _, row in sorted(rows.items(), key=lambda item: places.get(item[0], len(places)))]
 
 
-def _finished(fleet: Fleet, rows: dict[Entry, dict[str, Any]]) -> bool:
-    return all(entry in rows for entry in fleet.entries)
+def _is_row(row: Any) -> bool:
+    """Whether it says which row of the tables it is, and what was found."""
+    try:
+        numbers = [row["error"], row["speedup"], row["memory"], *row["kept"]] if row["status"] == FINISHED else []
+        value = 0.0 if row["tradeoff"] is None else tradeoff_value(row["tradeoff"])
+        names, method, status, seed = (row["network"], row["dataset"], row["recipe"]), row["method"], row["status"], row["seed"]
+    except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError):
+        return False
+    named = all(isinstance(name, str) for name in names) and method in METHODS and status in (FINISHED, DIVERGED)
+    return named and type(seed) is int and all(isinstance(number, (int, float)) for number in (*numbers, value))
+
+
+def _check_places(places: Places) -> None:
+    work = os.path.realpath(places.work)
+    for path in (places.rows, places.models):
+        if Path(os.path.realpath(path)).is_relative_to(work):
+            raise InputError(f"{path} is in {places.work}, the folder for checkpoints, which is removed at the end: choose another one")
 
 
 def _data(protocol: Protocol, common: RunConfig) -> Dataset:

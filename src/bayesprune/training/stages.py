@@ -157,7 +157,7 @@ def _train(trainer: StageTrainer, record: StageRecord, test: BatchSource | None,
                 f"stage '{record.stage}' stopped: {error}; {store.describe()}. Try a smaller KL scale or another seed"
             ) from error
         last = trainer.finished
-        look = alone or last or _is_look(trainer.epoch, trainer.recipe.epochs)
+        look = alone or last or is_look(trainer.epoch, trainer.recipe.epochs)
         measured = measure_members(trainer.members, test, trainer.loss) if look else []
         record.epoch, record.diverged = trainer.epoch, {str(member): reason for member, reason in trainer.diverged.items()}
         record.removals = trainer.removals
@@ -189,7 +189,7 @@ def _train(trainer: StageTrainer, record: StageRecord, test: BatchSource | None,
             watcher.epoch_finished(row)
 
 
-def _is_look(epoch: int, epochs: int) -> bool:
+def is_look(epoch: int, epochs: int) -> bool:
     """Whether models that are trained side by side are evaluated after this epoch: most units go at the beginning of a stage."""
     early = epoch < epochs / _LOOKS and math.floor(2 * math.log2(epoch)) > math.floor(2 * math.log2(max(epoch - 1, 0.5)))
     return early or epoch % max(1, epochs // _LOOKS) == 0

@@ -1,0 +1,148 @@
+"""Searches for settings, in a small form: they see training and validation images, and nothing else."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bayesprune.data import Split, load_dataset
+from bayesprune.experiments.published import published_rows
+from bayesprune.storage import read_rows
+from bayesprune.training.recipes import PAPER
+from benchmarks import recipe_search, tune_baselines
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def whole(digits_folder):
+    return load_dataset("mnist", digits_folder)
+
+
+@pytest.fixture
+def untouchable(whole, monkeypatch):
+    """The data set as the searches load it, without test images to look at."""
+
+    class Untouchable:
+        def __getattr__(self, name):
+            raise AssertionError("the test images were looked at")
+
+    data = replace(whole)
+    object.__setattr__(data, "test", Untouchable())
+    for search in (tune_baselines, recipe_search):
+        monkeypatch.setattr(search, "load_dataset", lambda name, folder: data)
+        monkeypatch.setattr(search, "VALIDATION", 100)
+
+
+def mislabelled(whole):
+    """The last 100 training images have labels that nobody can guess."""
+    labels = whole.train.labels.clone()
+    labels[-100:] = (labels[-100:] + 1) % 10
+    return replace(whole, train=Split(whole.train.images, labels))
+
+
+def timeless(rows):
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def tuned(data, network="lenet-500-300", methods=("cd",)):
+    recipe = PAPER.with_epochs(1)
+    return timeless(tune_baselines.tune(network, list(methods), recipe, data.for_tuning(100), CPU, [0]))
+
+
+def test_baselines_are_tuned_on_validation_images(whole, monkeypatch):
+    monkeypatch.setattr(tune_baselines, "LENGTH_SCALES", (1e-2, 1.0))
+    rows = tuned(whole)
+    assert len(rows) == 2 * len(tune_baselines.ENTROPY_WEIGHTS)
+    assert {(row["length_scale"], row["entropy_weight"]) for row in rows} == {(s, w) for s in (1e-2, 1.0) for w in (0.1, 1.0)}
+    for row in rows:
+        assert (row["benchmark"], row["network"], row["method"], row["tradeoff"]) == ("tune_baselines", "lenet-500-300", "cd", None)
+        assert row["validation_error"] < 20
+        assert "error" not in row
+    assert all(row["validation_error"] > 80 for row in tuned(mislabelled(whole)))
+
+
+def test_tuning_never_looks_at_the_test_images(untouchable, monkeypatch, tmp_path):
+    monkeypatch.setattr(tune_baselines, "LENGTH_SCALES", (1.0,))
+    rows = tmp_path / "new" / "rows.jsonl"
+    monkeypatch.setattr("sys.argv", ["tune", "--networks", "lenet-500-300", "--epochs", "1", "--device", "cpu", "--rows", str(rows)])
+    tune_baselines.main()
+    assert [row["method"] for row in read_rows(rows)] == ["cd", "cd"]  # L0 is tuned on LeNet5-Caffe.
+
+
+def test_prices_of_l0_are_tuned_for_each_layer(whole, monkeypatch):
+    printed = [row.tradeoff for row in published_rows("lenet5-caffe", "mnist", "appendix") if row.method == "l0"]
+    tried = list(tune_baselines.candidates("lenet5-caffe", "l0", 60_000))
+    assert len(tried) == 4 * len(printed)
+    assert [len(settings["price"]) for _, _, settings in tried] == [4] * len(tried)
+    told, tradeoff, settings = tried[len(printed)]
+    assert (told, tradeoff) == ({"price_factors": (20, 8, 1, 1)}, "0.1/60000")
+    assert settings["price"] == pytest.approx([2.0, 0.8, 0.1, 0.1])
+    monkeypatch.setattr(tune_baselines, "PRICE_FACTORS", ((1, 1, 1, 1), (100, 5, 1, 100)))
+    few = replace(whole, train=Split(whole.train.images[:150], whole.train.labels[:150]))
+    rows = list(tune_baselines.tune("lenet5-caffe", ["l0"], PAPER.with_epochs(1), few.for_tuning(50), CPU, [0]))
+    assert [(row["price_factors"], row["tradeoff"]) for row in rows] == [(f, t) for f in ((1, 1, 1, 1), (100, 5, 1, 100)) for t in printed]
+    assert all(len(row["kept"]) == 4 for row in rows)
+
+
+PROGRAM = recipe_search.Program(
+    [
+        recipe_search.Candidate("paper"),
+        recipe_search.Candidate("other", smoothing=0.1, consistency=1.0, weight_decay=1e-3, rate=0.5, gate_weights=(1.0, 2.0, 3.0)),
+    ],
+    tradeoffs=(1.0,),
+    seeds=(0,),
+    epochs=(2, 1),
+    twice=True,
+)
+
+
+def searched(data):
+    data = data.for_tuning(100)
+    return timeless(recipe_search.search("small", PROGRAM, data, recipe_search.pretrain(data, (0,), 1, CPU), CPU))
+
+
+def test_recipes_are_searched_on_validation_images(whole):
+    rows = searched(whole)
+    assert [(row["name"], row["stage"]) for row in rows] == [(name, stage) for stage in ("bb", "dbb") for name in ("paper", "other")]
+    assert [row["epochs"] for row in rows] == [2, 2, 1, 1]
+    assert [row["weight_decay"] for row in rows] == [1e-4, 1e-3] * 2
+    for row in rows:
+        assert 0 <= row["validation_error"] <= 100
+        assert 0 <= row["averaged_error"] <= 100
+        assert "error" not in row
+    others = searched(mislabelled(whole))
+    assert [row["validation_error"] for row in others] != [row["validation_error"] for row in rows]
+    assert [row["kept"] for row in others[:2]] == [row["kept"] for row in rows[:2]]
+
+
+def test_searching_never_looks_at_the_test_images(untouchable, monkeypatch, tmp_path):
+    pretrain = recipe_search.pretrain
+    monkeypatch.setattr(recipe_search, "PROGRAMS", {"small": PROGRAM})
+    monkeypatch.setattr(recipe_search, "pretrain", lambda data, seeds, epochs, device: pretrain(data, seeds, 1, device))
+    rows = tmp_path / "rows.jsonl"
+    monkeypatch.setattr("sys.argv", ["search", "--device", "cpu", "--rows", str(rows)])
+    recipe_search.main()
+    assert len(read_rows(rows)) == 4
+
+
+def test_the_losses_of_candidates():
+    torch.manual_seed(0)
+    logits, targets = torch.randn(8, 10), torch.randint(0, 10, (4,))
+    twice, squares = torch.cat([targets, targets]), torch.tensor(3.0)
+    plain = recipe_search.candidate_loss(logits[:4], targets)
+    assert plain == pytest.approx(torch.nn.functional.cross_entropy(logits[:4], targets).item())
+
+    def loss(decay=0.0, smoothing=0.0, confidence=0.0, consistency=0.0):
+        settings = torch.tensor([decay, smoothing, confidence, consistency])
+        return recipe_search.candidate_loss((logits, settings, squares), targets).item()
+
+    entropy = torch.nn.functional.cross_entropy
+    assert loss() == pytest.approx(entropy(logits, twice).item(), rel=1e-5)
+    assert loss(smoothing=0.1) == pytest.approx(entropy(logits, twice, label_smoothing=0.1).item(), rel=1e-5)
+    assert loss(decay=0.2) - loss() == pytest.approx(0.3, rel=1e-4)
+    probabilities = logits.softmax(1)
+    assert loss(confidence=1.0) - loss() == pytest.approx((probabilities * probabilities.log()).sum(1).mean().item(), rel=1e-4)
+    one, other = probabilities.chunk(2)
+    divergence = ((one * (one / other).log()).sum(1) + (other * (other / one).log()).sum(1)).mean().item() / 2
+    assert loss(consistency=1.0) - loss() == pytest.approx(divergence, rel=1e-4)
