@@ -73,7 +73,7 @@ def test_tuning_never_looks_at_the_test_images(untouchable, monkeypatch, tmp_pat
 def test_prices_of_l0_are_tuned_for_each_layer(whole, monkeypatch):
     printed = [row.tradeoff for row in published_rows("lenet5-caffe", "mnist", "appendix") if row.method == "l0"]
     tried = list(tune_baselines.candidates("lenet5-caffe", "l0", 60_000))
-    assert len(tried) == 4 * len(printed)
+    assert len(tried) == len(tune_baselines.PRICE_FACTORS) * len(printed)
     assert [len(settings["price"]) for _, _, settings in tried] == [4] * len(tried)
     told, tradeoff, settings = tried[len(printed)]
     assert (told, tradeoff) == ({"price_factors": (20, 8, 1, 1)}, "0.1/60000")

@@ -19,7 +19,14 @@ MNIST = {
     f"data/mnist/{name}.gz"
     for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 }
-NEEDED = MNIST | {"data/mnist/ATTRIBUTION.md", "py.typed", "__init__.py", "cli/__init__.py"}
+NEEDED = MNIST | {
+    "experiments/published.csv",
+    "report/page/page.html",
+    "data/mnist/ATTRIBUTION.md",
+    "py.typed",
+    "__init__.py",
+    "cli/__init__.py",
+}
 SDIST_EXTRAS = {"PKG-INFO", "README.md", "LICENSE", "NOTICE", "CHANGELOG.md", "pyproject.toml", ".gitignore"}
 
 PROBE = """
@@ -60,6 +67,9 @@ def call(command, cwd):
     done = subprocess.run([str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+DATA_FILES = {"experiments/published.csv", "report/page/page.css", "report/page/page.html", "report/page/page.js"}
 
 
 def source_files():
@@ -116,7 +126,7 @@ def test_sdist_holds_the_package_and_what_builds_it(built):
 
 def test_package_folder_holds_no_stray_files():
     kinds = {".py", ".typed", ".gz", ".md"}
-    assert {name for name in source_files() if PurePosixPath(name).suffix not in kinds} == set()
+    assert {name for name in source_files() if PurePosixPath(name).suffix not in kinds} == DATA_FILES
     assert {name for name in source_files() if name.endswith(".gz")} == MNIST
 
 

@@ -93,7 +93,7 @@ def require_same_as_uninterrupted(tmp_path, digits_folder, epochs, kills):
 
 
 def test_killed_run_ends_the_same(tmp_path, digits_folder):
-    require_same_as_uninterrupted(tmp_path, digits_folder, epochs=6, kills=6)
+    require_same_as_uninterrupted(tmp_path, digits_folder, epochs=4, kills=4)
 
 
 @pytest.mark.slow

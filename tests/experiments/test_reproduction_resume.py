@@ -50,15 +50,18 @@ def stop(folder, data, event, count, asked=ASKED, **options):
         reproduce(asked, folder, data, Stopping(event, count), **options)
 
 
+MORE = [
+    *(("step", count) for count in (12, STEPS)),
+    ("epoch_finished", 4),
+    ("stage_started", 3),
+    *(("stage_finished", count) for count in (1, 3, 4)),
+    ("say", 3),
+]
+
+
 @pytest.mark.parametrize(
     ("event", "count"),
-    [
-        *(("step", count) for count in (12, 34, STEPS)),
-        *(("epoch_finished", count) for count in (4, 8)),
-        ("stage_started", 3),
-        *(("stage_finished", count) for count in (1, 2, 3, 4)),
-        ("say", 3),
-    ],
+    [("step", 34), ("epoch_finished", 8), ("stage_finished", 2), *(pytest.param(*each, marks=pytest.mark.slow) for each in MORE)],
 )
 def test_stopped_once(digits_folder, tmp_path, through, every_epoch, event, count):
     stop(tmp_path, digits_folder, event, count)
@@ -74,7 +77,7 @@ def test_stopped_again_and_again(digits_folder, tmp_path, through, every_epoch):
     assert timeless(reproduce(ASKED, tmp_path, digits_folder)) == timeless(through)
 
 
-@pytest.mark.parametrize("count", [3, 8])
+@pytest.mark.parametrize("count", [pytest.param(3, marks=pytest.mark.slow), 8])
 def test_models_one_at_a_time(digits_folder, tmp_path, count):
     asked = small(seeds=[1], methods=("dense", "bb", "dbb"))
     rows = reproduce(asked, tmp_path / "through", digits_folder, side_by_side=1)
@@ -144,7 +147,7 @@ def test_rows_of_another_process_stay(digits_folder, tmp_path, through, monkeypa
     assert timeless(read_rows(places(tmp_path).rows)) == timeless(through)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 3))])
 def test_full_disk_when_rows_are_written(digits_folder, tmp_path, through, monkeypatch, count):
     """The checkpoints of a fleet are there until its rows are."""
     calls = []
