@@ -63,16 +63,16 @@ def test_every_table_has_as_many_cells_as_headings(results, tmp_path):
 
 def test_remarks_and_own_recipe(results, tmp_path):
     (results / REMARKS).write_text('[lenet-500-300]\nvib = "A `known` cause."\n', encoding="utf-8")
-    write_results(results, [row("dbb", "1", seed, 1.2, 14.0, recipe="ours") for seed in range(5)], OWN_RECIPE)
+    write_results(results, [row("dbb", "1", seed, 1.2, 14.0, recipe="consistent") for seed in range(5)], OWN_RECIPE)
     text = text_of(results, tmp_path)
     assert "**VIB.** A `known` cause." in text
     assert "## Beyond the paper" in text
-    assert "Our own recipe, ours." in text
+    assert "Our own recipe, consistent." in text
     assert "| below 1.26 | 13.4 or more | DBB at 1 | 1.20 ± 0.00 | 14.00 | 5.00 | 5 | yes ▲ |" in text
 
 
 def test_diverged_models_of_our_recipe_are_named(results, tmp_path):
-    write_results(results, [diverged("dbb", "1", 3, "NaN in epoch 2", recipe="ours")], OWN_RECIPE)
+    write_results(results, [diverged("dbb", "1", 3, "NaN in epoch 2", recipe="consistent")], OWN_RECIPE)
     assert "- lenet-500-300, DBB at 1, seed 3, diverged: NaN in epoch 2." in text_of(results, tmp_path)
 
 

@@ -126,7 +126,7 @@ def test_real_page_is_not_marked(page_of):
 
 
 def test_own_recipe_has_a_part(page_of):
-    text = page_of(as_printed(), own=[row("dbb", "1", seed, 1.2, 14.0, recipe="ours") for seed in range(5)])
+    text = page_of(as_printed(), own=[row("dbb", "1", seed, 1.2, 14.0, recipe="consistent") for seed in range(5)])
     assert '<section id="beyond-the-paper">' in text
     assert 'aria-controls="beyond-the-paper"' in text
     assert 'class="better" data-value="yes">yes ▲</td>' in text

@@ -77,7 +77,8 @@ def reproduce(
         out.print(table)
     if quick:
         out.print("This was --quick: a part of the data and few epochs. Its numbers say nothing about the paper's.", style="bold yellow")
-    out.print(f"written to {places.rows}; bayesprune report makes tables and figures of it", highlight=False, soft_wrap=True, markup=False)
+    report = "bayesprune report" if chosen == RESULTS else f"bayesprune report --results {chosen} --out {chosen / 'report'}"
+    out.print(f"written to {places.rows}; tables and figures: {report}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _tables(results: Path, asked: Protocol, rows: list[dict[str, Any]]) -> list[Table]:
