@@ -9,7 +9,9 @@ from bayesprune.training.watching import Silent
 
 WEAK, STRONG = "0.05", "0.2"
 """Trade-offs at which some units go, and most of them."""
-IMAGES = 500
+WHOLE = 600
+"""Training images that a folder of digits has."""
+IMAGES = (500, 10_000)
 EPOCHS = {"dense": 2, "pruned": 3, "dependent": 2}
 RECIPE = Recipe("tiny", {name: StageRecipe(epochs=epochs, lr=2e-3, gate_speed=20.0) for name, epochs in EPOCHS.items()}, batch_size=100)
 TRADEOFFS = {"dense": (None,), "l0": ("0.1/60000", "0.05/60000"), "bb": (WEAK, STRONG), "dbb": (WEAK, STRONG)}
@@ -17,7 +19,7 @@ TRADEOFFS = {"dense": (None,), "l0": ("0.1/60000", "0.05/60000"), "bb": (WEAK, S
 
 def small(seeds=(0, 1), methods=("dense", "l0", "bb", "dbb"), **changes):
     """A protocol of a few rows of LeNet-500-300's table."""
-    chosen = {"recipe": RECIPE, "seeds": tuple(seeds), "tradeoffs": TRADEOFFS, "methods": tuple(methods), "training_images": IMAGES}
+    chosen = {"recipe": RECIPE, "seeds": tuple(seeds), "tradeoffs": TRADEOFFS, "methods": tuple(methods), "images": IMAGES}
     return replace(protocol("lenet-500-300"), **(chosen | changes))
 
 

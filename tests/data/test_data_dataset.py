@@ -89,3 +89,10 @@ def test_for_tuning_the_last_training_images_take_the_place_of_the_test_images()
 def test_for_tuning_leaves_images_to_train_on(count: int) -> None:
     with pytest.raises(InputError, match="from 1 to 5"):
         dataset(split(6), split(2)).for_tuning(count)
+
+
+def test_the_first_images_at_most() -> None:
+    split = Split(torch.arange(3, dtype=torch.uint8).view(3, 1, 1, 1), torch.arange(3))
+    assert split.first(2).labels.tolist() == [0, 1]
+    assert split.first(2).images.flatten().tolist() == [0, 1]
+    assert len(split.first(10)) == 3

@@ -21,7 +21,7 @@ def test_all_rows_of_the_tables(network):
     entries = asked.all_entries()
     assert len(entries) == len(set(entries)) == 31 * 3
     assert set(entries) == expected
-    assert (asked.name, asked.recipe, asked.training_images) == (f"{network}-mnist", PAPER, None)
+    assert (asked.name, asked.recipe, asked.images) == (f"{network}-mnist", PAPER, None)
     assert [entry.method for entry in entries[::3]] == sorted((entry.method for entry in entries[::3]), key=METHODS.index)
     assert entries[0] == Entry("dense", None, 0)
 
@@ -92,7 +92,7 @@ def test_what_is_missing_of_a_fleet():
 @pytest.mark.parametrize("network", NETWORKS)
 def test_quick(network):
     asked = protocol(network, quick=True)
-    assert (asked.recipe, asked.seeds, asked.training_images) == (QUICK, (0,), 10_000)
+    assert (asked.recipe, asked.seeds, asked.images) == (QUICK, (0,), (5_000, 1_000))
     assert asked.recipe.name == "quick"
     assert {method: len(values) for method, values in asked.tradeoffs.items()} == dict.fromkeys(METHODS, 2) | {"dense": 1, "cd": 1}
     assert asked.tradeoffs["bb"] == asked.tradeoffs["dbb"] == ("1", "2")

@@ -18,7 +18,7 @@ from bayesprune.training.store import RunStore
 from bayesprune.training.watching import Silent
 
 ASKED = small()
-STEPS = IMAGES // 100 * sum((EPOCHS["dense"], 2 * EPOCHS["pruned"], EPOCHS["dependent"]))
+STEPS = IMAGES[0] // 100 * sum((EPOCHS["dense"], 2 * EPOCHS["pruned"], EPOCHS["dependent"]))
 
 
 class Started(Silent):
@@ -168,7 +168,7 @@ def test_full_disk_when_rows_are_written(digits_folder, tmp_path, through, monke
 
 
 @pytest.mark.parametrize(
-    "change", [{"seeds": (0,)}, {"training_images": 150}, {"recipe": replace(ASKED.recipe.with_epochs(4))}, {"network": "lenet5-caffe"}]
+    "change", [{"seeds": (0,)}, {"images": (150, 10_000)}, {"recipe": replace(ASKED.recipe.with_epochs(4))}, {"network": "lenet5-caffe"}]
 )
 def test_folder_of_another_protocol(digits_folder, tmp_path, change):
     stop(tmp_path, digits_folder, "step", 3)

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from reproducing import EPOCHS, IMAGES, STRONG, TRADEOFFS, WEAK, places, reproduce, small
+from reproducing import EPOCHS, IMAGES, STRONG, TRADEOFFS, WEAK, WHOLE, places, reproduce, small
 from sweeping import timeless
 
 import bayesprune.experiments.fleets as fleets
@@ -125,10 +125,11 @@ def test_dbb_goes_on_with_the_models_of_bb(done):
 
 def test_tradeoffs_arrive(done):
     _, _, stages = done
-    scales = {plan.kl_scale for plan in stages[1][1]}
-    assert scales == {float(WEAK), float(STRONG)}
-    prices = sorted({plan.hyperparameters["price"] for plan in stages[3][1]})
-    assert prices == pytest.approx([0.05 / 60_000 * IMAGES, 0.1 / 60_000 * IMAGES])  # For those that are used.
+    share = IMAGES[0] / WHOLE
+    scales = sorted({plan.kl_scale for plan in stages[1][1]})
+    assert scales == pytest.approx([share * float(WEAK), share * float(STRONG)])
+    prices = sorted({plan.kl_scale * plan.hyperparameters["price"] / IMAGES[0] for plan in stages[3][1]})
+    assert prices == pytest.approx([0.05 / 60_000, 0.1 / 60_000]), "a weight has its price, whatever part of the images is used"
 
 
 @pytest.mark.parametrize("method", ["bb", "dbb"])

@@ -41,6 +41,10 @@ class Split:
         """The images at the given places, in the order of the indices."""
         return Split(self.images[indices], self.labels[indices])
 
+    def first(self, count: int) -> "Split":
+        """The first images, at most so many."""
+        return Split(self.images[:count], self.labels[:count])
+
     def split_off(self, count: int) -> tuple["Split", "Split"]:
         """All but the last ``count`` images, and those: training and validation."""
         if not 0 < count < len(self):

@@ -1,7 +1,7 @@
 """Fleets that start from the same pretrained networks, and the rows that come of them."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from bayesprune.experiments.main_job import RunConfig, batches_of, build_seeded,
 from bayesprune.experiments.other_counts import other_counts
 from bayesprune.experiments.protocol import Entry, Fleet, Protocol
 from bayesprune.experiments.published import tradeoff_value
+from bayesprune.objective import KLScale
 from bayesprune.storage import make_folder
 from bayesprune.training.plan import DENSE, Plan, static_method
 from bayesprune.training.recipes import StageName
@@ -37,7 +38,7 @@ class Fleets:
     Args:
         protocol: what they are part of.
         common: the settings that all models share.
-        data: to train and evaluate on.
+        data: to train and evaluate on; as many of the images as the protocol says.
         device: where.
         work: the folder for checkpoints.
         models: the folder for models that figures are drawn from; None to keep none.
@@ -47,9 +48,12 @@ class Fleets:
     def __init__(
         self, protocol: Protocol, common: RunConfig, data: Dataset, device: torch.device, work: Path, models: Path | None, watcher: Watcher
     ) -> None:
-        self.protocol, self.common, self.data, self.device = protocol, common, data, device
+        self.protocol, self.common, self.device = protocol, common, device
         self.work, self.models, self.watcher = work, models, watcher
-        self.training, self.test = batches_of(data, protocol.recipe, device)
+        self.whole = len(data.train)
+        training, test = protocol.images or (self.whole, len(data.test))
+        self.data = replace(data, train=data.train.first(training), test=data.test.first(test))
+        self.training, self.test = batches_of(self.data, protocol.recipe, device)
         self._pretrained: dict[int, StagedRun] = {}
 
     def train(self, fleet: Fleet) -> dict[Entry, dict[str, Any]]:
@@ -103,7 +107,14 @@ class Fleets:
         if method == DENSE:
             return Plan(DENSE, self.protocol.recipe, ("dense",), seed)
         asked = replace(self.common, method=method, seed=seed, tradeoff=None if tradeoff is None else tradeoff_value(tradeoff))
-        return replace(plan_of(asked, self.protocol.recipe, len(self.data.train)), stages=(_STAGES.get(method, "pruned"),))
+        plan = plan_of(asked, self.protocol.recipe, self.whole)
+        return replace(plan, stages=(_STAGES.get(method, "pruned"),), kl_scale=self._for_part(plan.kl_scale))
+
+    def _for_part(self, kl_scale: KLScale) -> KLScale:
+        """The same weight of the divergence beside the loss of an image, whatever part of the images is used."""
+        share = len(self.data.train) / self.whole
+        assert not isinstance(kl_scale, Mapping)
+        return tuple(share * scale for scale in kl_scale) if isinstance(kl_scale, Sequence) else share * kl_scale
 
     def _folder(self, fleet: Fleet, method: str) -> Path:
         return self.work / f"{method}-of-{fleet.name}"

@@ -2,12 +2,10 @@
 
 import os
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayesprune.data import Dataset
-from bayesprune.data.dataset import Split
 from bayesprune.errors import InputError, ResultsError
 from bayesprune.experiments.fleets import FINISHED, Fleets
 from bayesprune.experiments.main_job import RunConfig, build_seeded, data_of
@@ -67,7 +65,7 @@ def run_reproduction(
     rows = rows_there(protocol, places.rows)
     fleets = [missing for fleet in protocol.fleets(side_by_side) if (missing := fleet.without(rows))]
     if fleets:
-        where, data = usable_device(device), _data(protocol, common)
+        where, data = usable_device(device), data_of(common)
         build_seeded(common, data)  # Refuses images that it cannot take, before the folder is bound to them.
         with sole_use(places.work):
             claim_folder(places.work, configuration)
@@ -132,16 +130,8 @@ def _check_places(places: Places) -> None:
             raise InputError(f"{path} is in {places.work}, the folder for checkpoints, which is removed at the end: choose another one")
 
 
-def _data(protocol: Protocol, common: RunConfig) -> Dataset:
-    data = data_of(common)
-    if protocol.training_images is None:
-        return data
-    first = slice(protocol.training_images)
-    return replace(data, train=Split(data.train.images[first], data.train.labels[first]))
-
-
 def _configuration(protocol: Protocol, data_dir: str | None) -> dict[str, Any]:
     """What the checkpoints of a folder depend on: which methods are asked for is no part of it."""
     about = {"network": protocol.network, "dataset": protocol.dataset, "seeds": list(protocol.seeds), "data_dir": data_dir}
     stages = {name: stage.written() for name, stage in protocol.recipe.stages.items()}
-    return {**about, "recipe": protocol.recipe.name, "stages": stages, "training_images": protocol.training_images}
+    return {**about, "recipe": protocol.recipe.name, "stages": stages, "images": protocol.images and list(protocol.images)}
