@@ -188,7 +188,7 @@ def test_negative_seeds_are_seeds(command, there, few, digits_folder):
     assert read_rows(there / "results" / "lenet-500-300-mnist.jsonl")[0]["seed"] == -1
 
 
-@pytest.mark.parametrize("network", ["lenet-500-300", "lenet5-caffe"])
+@pytest.mark.parametrize("network", ["lenet-500-300", pytest.param("lenet5-caffe", marks=pytest.mark.slow)])
 def test_the_report_reads_the_rows(command, there, few, monkeypatch, digits_folder, network):
     """Also those of models that diverged."""
     build = fleets.build_seeded

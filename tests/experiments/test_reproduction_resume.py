@@ -71,6 +71,7 @@ def test_stopped_once(digits_folder, tmp_path, through, every_epoch, event, coun
     assert not places(tmp_path).work.exists()
 
 
+@pytest.mark.slow
 def test_stopped_again_and_again(digits_folder, tmp_path, through, every_epoch):
     for _ in range(9):
         stop(tmp_path, digits_folder, "epoch_finished", 1)
@@ -218,6 +219,7 @@ def write_results(folder, rows):
     write_rows(path, rows)
 
 
+@pytest.mark.slow
 def test_another_size_of_fleets_on_the_way(digits_folder, tmp_path, through, every_epoch):
     """What is in progress cannot be gone on with, but nothing is in the way."""
     stop(tmp_path, digits_folder, "epoch_finished", 4, side_by_side=2)

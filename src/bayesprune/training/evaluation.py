@@ -131,14 +131,23 @@ def measure_size(model: nn.Module, kept: list[int], used: list[float]) -> Size:
     return Size(shown, relative.speedup, relative.memory_percent, plain.macs, plain.parameters)
 
 
-def measure_members(members: Members, source: BatchSource | None, loss: LossFunction) -> list[dict[str, Any]]:
-    """Error and size of every member now: without batches to evaluate on, no error, and input-dependent gates as their static ones."""
+def measure_members(
+    members: Members, source: BatchSource | None, loss: LossFunction, whole: nn.Module | None = None
+) -> list[dict[str, Any]]:
+    """Error and size of every member now.
+
+    Args:
+        members: to measure.
+        source: to evaluate on; without it there is no error, and input-dependent gates count as their static ones.
+        loss: of a batch.
+        whole: a model like them with all its units, if they have lost some: sizes are relative to it.
+    """
     kept = kept_units(members)
     evaluations = [Evaluation(0.0, None, list(map(float, each))) for each in kept]
     if source is not None:
         evaluations = evaluate_members(members, source, loss)
     measured = []
     for each, evaluation in zip(kept, evaluations, strict=True):
-        size = measure_size(members.models[0], each, evaluation.used)
+        size = measure_size(whole or members.first, each, evaluation.used)
         measured.append({"error": evaluation.error, **vars(size)})
     return measured

@@ -158,7 +158,7 @@ def _train(trainer: StageTrainer, record: StageRecord, test: BatchSource | None,
             ) from error
         last = trainer.finished
         look = alone or last or is_look(trainer.epoch, trainer.recipe.epochs)
-        measured = measure_members(trainer.members, test, trainer.loss) if look else []
+        measured = measure_members(trainer.members, test, trainer.loss, trainer.models[0]) if look else []
         record.epoch, record.diverged = trainer.epoch, {str(member): reason for member, reason in trainer.diverged.items()}
         record.removals = trainer.removals
         if trainer.shrinking is not None:
