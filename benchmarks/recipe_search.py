@@ -23,6 +23,7 @@ from bayesprune.data import Dataset, TensorBatches, load_dataset
 from bayesprune.experiments.main_job import batches_of, surroundings
 from bayesprune.models.lenet import LeNet500300
 from bayesprune.noise import derive_seed
+from bayesprune.objective import disagreement
 from bayesprune.storage import append_row, make_folder
 from bayesprune.training.evaluation import measure_members
 from bayesprune.training.recipes import PAPER, StageRecipe
@@ -176,8 +177,7 @@ def candidate_loss(outputs: Any, targets: Tensor) -> Tensor:
     nll = -logs.gather(1, wanted[:, None]).mean()
     loss = (1.0 - smoothing) * nll - smoothing * logs.mean() + 0.5 * decay * squares + confidence * (logs.exp() * logs).sum(1).mean()
     if twice:
-        one, other = logs.chunk(2)
-        loss = loss + consistency * 0.5 * ((one.exp() - other.exp()) * (one - other)).sum(1).mean()
+        loss = loss + consistency * disagreement(logits)
     return loss
 
 

@@ -239,17 +239,25 @@ def test_hyper_parameters_are_checked(threshold):
         sparsify(CASES["mlp"][0](), "bb", threshold=threshold)
 
 
-def test_a_gate_that_the_model_runs_past_is_not_left_in(monkeypatch):
-    class Aside(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.used, self.aside, self.last = nn.Linear(4, 5), nn.Linear(4, 5), nn.Linear(5, 2)
+class Aside(nn.Module):
+    """Runs past one of its layers."""
 
-        def forward(self, x):
-            return self.last(torch.relu(self.used(x)))
+    def __init__(self):
+        super().__init__()
+        self.used, self.aside, self.last = nn.Linear(4, 5), nn.Linear(4, 5), nn.Linear(5, 2)
 
+    def forward(self, x):
+        return self.last(torch.relu(self.used(x)))
+
+
+@pytest.fixture
+def all_layers_are_places(monkeypatch):
     places = [GatePlace(path, "input", 4 if path != "last" else 5, path, "inputs", -1) for path in ("used", "aside", "last")]
     monkeypatch.setattr(sys.modules["bayesprune.attach.sparsify"], "find_places", lambda *_: (list(places), []))
+
+
+@pytest.mark.usefixtures("all_layers_are_places")
+def test_a_gate_that_the_model_runs_past_is_not_left_in():
     gated = sparsify(Aside(), "bb", example_inputs=torch.randn(2, 4))
     assert list(gates(gated)) == ["used.input_gate", "last.input_gate"]
     assert [row.layer for row in placement(gated).left_alone] == ["aside"]
@@ -337,19 +345,9 @@ def test_the_values_of_a_list_are_checked(wrong):
         sparsify(LeNet500300(widths=(3, 2), input_shape=(4,)), "cd", length_scale=wrong)
 
 
-def test_a_list_is_for_the_gates_that_stay(monkeypatch):
+@pytest.mark.usefixtures("all_layers_are_places")
+def test_a_list_is_for_the_gates_that_stay():
     """One that the model runs past has no value."""
-
-    class Aside(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.used, self.aside, self.last = nn.Linear(4, 5), nn.Linear(4, 5), nn.Linear(5, 2)
-
-        def forward(self, x):
-            return self.last(torch.relu(self.used(x)))
-
-    places = [GatePlace(path, "input", 4 if path != "last" else 5, path, "inputs", -1) for path in ("used", "aside", "last")]
-    monkeypatch.setattr(sys.modules["bayesprune.attach.sparsify"], "find_places", lambda *_: (list(places), []))
     gated = sparsify(Aside(), "l0", example_inputs=torch.randn(2, 4), price=[1.0, 2.0])
     assert {name: gate.price for name, gate in gates(gated).items()} == {"used.input_gate": 1.0, "last.input_gate": 2.0}
     with pytest.raises(InputError, match="price has 3 values, but there are 2 gates, on used, last"):

@@ -82,8 +82,9 @@ def sparsify(
         places = [place for position, place in enumerate(places) if position not in idle]
     if not places:
         raise InputError(_nothing_gated(model, left_alone))
-    if idle or listed or example_inputs is None:
+    if idle or listed:
         gated = _copy_of(model)
+    if not gates(gated):
         _put_in(gated, places, make, listed)
     remember_left_alone(gated, left_alone)
     _switch_off_fixed_dropout(gated)

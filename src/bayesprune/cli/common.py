@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bayesprune.data.folders import named_folder
 from bayesprune.errors import BayespruneError, InputError, one_line
-from bayesprune.training.distributed import Ranks
+from bayesprune.training.distributed import Ranks, launched
 from bayesprune.version import __version__
 
 app = typer.Typer(
@@ -100,8 +100,26 @@ def stoppable(kept: str, command: str) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def absolute(data_dir: Path) -> str:
-    """The data folder as it is found from anywhere: a run may be taken up from another place."""
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def refuse_torchrun(models: str) -> None:
+    """Refuse several processes where models are trained side by side.
+
+    Args:
+        models: which they are.
+    """
+    with launched() as ranks, one_voice(ranks):
+        if not ranks.alone:
+            raise InputError(f"torchrun trains one model in several processes, not the {models}: start it without torchrun")
+
+
+def absolute(data_dir: Path | None) -> str | None:
+    """The data folder, if one is given, as it is found from anywhere: a run may be taken up from another place."""
+    if data_dir is None:
+        return None
     folder = named_folder(data_dir)
     assert folder is not None
     return str(folder.absolute())

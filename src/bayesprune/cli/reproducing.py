@@ -6,8 +6,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from bayesprune.cli.common import absolute, err, one_voice, out, parts, stoppable
+from bayesprune.cli.common import absolute, err, given, out, parts, refuse_torchrun, stoppable
 from bayesprune.errors import InputError
+from bayesprune.experiments.evidence import MODELS
 from bayesprune.experiments.main_job import complete
 from bayesprune.experiments.protocol import Protocol, own_protocol, protocol
 from bayesprune.experiments.published import tradeoff_value
@@ -17,7 +18,6 @@ from bayesprune.report.comparison.pairs import compare
 from bayesprune.report.comparison.rows import read_results
 from bayesprune.report.document.comparison_sheets import tradeoff_sheet
 from bayesprune.report.document.terminal import sheet_table
-from bayesprune.training.distributed import launched
 from bayesprune.training.recipes import PAPER
 from bayesprune.training.watching import ProgressBars
 
@@ -48,9 +48,7 @@ def reproduce(
     work: Annotated[Path | None, typer.Option(help="The folder for checkpoints; by default one under reproductions/.")] = None,
 ) -> None:
     """Train every row of the paper's table of a network again; rows that are there already are left alone."""
-    with launched() as ranks, one_voice(ranks):
-        if not ranks.alone:
-            raise InputError("torchrun trains one model in several processes, not the fleets of a reproduction: start it without torchrun")
+    refuse_torchrun("fleets of a reproduction")
     chosen_seeds = None if seeds is None else parts(seeds, "--seeds", int)
     if recipe is None:
         asked = protocol(network, quick=quick, methods=None if methods is None else parts(methods, "--methods", str), seeds=chosen_seeds)
@@ -61,16 +59,10 @@ def reproduce(
     chosen = results or (QUICK_RESULTS if quick else RESULTS)
     places = Places(
         rows=chosen / f"{asked.name}.jsonl",
-        models=chosen / "models",
+        models=chosen / MODELS,
         work=work or WORK / f"{asked.name}-{asked.recipe.name}",
     )
-    given = {
-        "network": asked.network,
-        "dataset": asked.dataset,
-        "device": device,
-        "data_dir": None if data_dir is None else absolute(data_dir),
-    }
-    common = complete({name: value for name, value in given.items() if value is not None})
+    common = complete(given(network=asked.network, dataset=asked.dataset, device=device, data_dir=absolute(data_dir)))
     with stoppable("what is finished is kept", "the same command"), ProgressBars(err) as watcher:
         rows = run_reproduction(asked, places, watcher, device=common.device, data_dir=common.data_dir, side_by_side=side_by_side)
     for table in _tables(chosen, asked, rows):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bayesprune.cli.common import PRECISION_HELP, RECIPE_HELP, SHRINK_HELP, absolute, err, one_voice, out, stoppable
+from bayesprune.cli.common import PRECISION_HELP, RECIPE_HELP, SHRINK_HELP, absolute, err, given, one_voice, out, stoppable
 from bayesprune.errors import InputError, RunFolderError
 from bayesprune.example_inputs import first_line
 from bayesprune.experiments import RunConfig, check_config, complete, read_config, run_main_job, spelled_out
@@ -55,44 +55,43 @@ def run(
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder; needs no other option.")] = None,
 ) -> None:
     """Pretrain a network, prune it, make it input-dependent, remove what is not needed, and report every stage."""
-    given = {
-        "network": network,
-        "dataset": dataset,
-        "method": method,
-        "recipe": recipe,
-        "tradeoff": tradeoff,
-        "kl_scale": kl_scale,
-        "epochs": epochs,
-        "seed": seed,
-        "device": device,
-        "data_dir": None if data_dir is None else absolute(data_dir),
-        "before_norm": before_norm,
-        "shrink": shrink,
-        "precision": precision,
-    }
-    given = {name: value for name, value in given.items() if value is not None}
+    options = given(
+        network=network,
+        dataset=dataset,
+        method=method,
+        recipe=recipe,
+        tradeoff=tradeoff,
+        kl_scale=kl_scale,
+        epochs=epochs,
+        seed=seed,
+        device=device,
+        data_dir=absolute(data_dir),
+        before_norm=before_norm,
+        shrink=shrink,
+        precision=precision,
+    )
     with launched() as ranks, one_voice(ranks):
-        config, chosen = ranks.first(lambda: _run_and_folder(given, folder, resume))
+        config, chosen = ranks.first(lambda: _run_and_folder(options, folder, resume))
         check_config(config)
         with stoppable("finished epochs are kept", f"bayesprune run --resume {chosen}"), ProgressBars(err) as watcher:
             summary = run_main_job(config, chosen, watcher, ranks)
         ranks.first(lambda: _report(chosen, config, summary))
 
 
-def _run_and_folder(given: dict[str, Any], folder: Path | None, resume: Path | None) -> tuple[RunConfig, Path]:
+def _run_and_folder(options: dict[str, Any], folder: Path | None, resume: Path | None) -> tuple[RunConfig, Path]:
     """The run that the options ask for."""
     if resume is not None:
         if folder is not None:
             raise InputError(f"--resume goes on in {resume}, --out {folder} asks for another folder; give one of them")
-        return _check_same(spelled_out(read_config(resume)), given, resume), resume
-    config = complete(given)
+        return _check_same(spelled_out(read_config(resume)), options, resume), resume
+    config = complete(options)
     return config, folder or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.network}-{config.method}"
 
 
-def _check_same(config: RunConfig, given: dict[str, Any], folder: Path) -> RunConfig:
+def _check_same(config: RunConfig, options: dict[str, Any], folder: Path) -> RunConfig:
     """Refuse options that contradict the run that is to be resumed."""
     stored = asdict(config)
-    for name, value in given.items():
+    for name, value in options.items():
         if stored[name] != value:
             option = name.replace("_", "-")
             raise InputError(f"the run in {folder} has {option} {stored[name]}, not {value}; --resume needs no other option")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bayesprune.cli.common import PRECISION_HELP, RECIPE_HELP, SHRINK_HELP, absolute, err, one_voice, out, parts, stoppable
+from bayesprune.cli.common import PRECISION_HELP, RECIPE_HELP, SHRINK_HELP, absolute, err, given, out, parts, refuse_torchrun, stoppable
 from bayesprune.errors import InputError, did_you_mean
 from bayesprune.experiments.engine import Engine, LocalEngine
 from bayesprune.experiments.grid import expand, read_grid
@@ -14,7 +14,6 @@ from bayesprune.experiments.ray_engine import RayEngine
 from bayesprune.experiments.sweep import ROWS, read_sweep, run_sweep
 from bayesprune.experiments.watching import SweepBars
 from bayesprune.report import draw_tradeoffs, sweep_tables
-from bayesprune.training.distributed import launched
 
 TRADEOFFS = "tradeoffs.png"
 
@@ -55,30 +54,27 @@ def sweep(
     ] = None,
 ) -> None:
     """Train networks x methods x trade-offs x seeds side by side, and draw error against speed-up."""
-    with launched() as ranks, one_voice(ranks):
-        if not ranks.alone:
-            raise InputError("torchrun trains one model in several processes, not the models of a sweep: start it without torchrun")
-    given = {
-        "networks": None if networks is None else parts(networks, "--networks", str),
-        "methods": None if methods is None else parts(methods, "--methods", str),
-        "factors": None if factors is None else parts(factors, "--factors", float),
-        "seeds": None if seeds is None else parts(seeds, "--seeds", int),
-        "recipe": recipe,
-        "epochs": epochs,
-        "device": device,
-        "data_dir": None if data_dir is None else absolute(data_dir),
-        "shrink": shrink,
-        "precision": precision,
-        "side_by_side": side_by_side,
-    }
-    given = {name: value for name, value in given.items() if value is not None}
+    refuse_torchrun("models of a sweep")
+    options = given(
+        networks=None if networks is None else parts(networks, "--networks", str),
+        methods=None if methods is None else parts(methods, "--methods", str),
+        factors=None if factors is None else parts(factors, "--factors", float),
+        seeds=None if seeds is None else parts(seeds, "--seeds", int),
+        recipe=recipe,
+        epochs=epochs,
+        device=device,
+        data_dir=absolute(data_dir),
+        shrink=shrink,
+        precision=precision,
+        side_by_side=side_by_side,
+    )
     chosen = _engine(engine, address)
     if resume is not None:
-        if given or file is not None or folder is not None:
+        if options or file is not None or folder is not None:
             raise InputError("--resume goes on with a sweep as it is and needs no other option but --engine and --address")
         planned, folder = read_sweep(resume), resume
     else:
-        planned = expand({**({} if file is None else read_grid(file)), **given})
+        planned = expand({**({} if file is None else read_grid(file)), **options})
         folder = folder or Path("sweeps") / f"{datetime.now():%Y%m%d-%H%M%S}"
     again = f"bayesprune sweep --resume {folder}" + f" --engine {engine}" * (engine != "local") + f" --address {address}" * bool(address)
     with stoppable("what is finished is kept", again), SweepBars(err) as watcher:

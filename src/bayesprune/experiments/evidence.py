@@ -15,6 +15,14 @@ from bayesprune.gates import Gate, require_gates
 from bayesprune.gates.contract import ControlledLayer
 from bayesprune.models import build_network
 
+MODELS = "models"
+"""The folder of such models beside the rows of a reproduction."""
+
+
+def evidence_name(network: str, dataset: str) -> str:
+    """The file with the DBB model of a network that figures are drawn from."""
+    return f"{network}-{dataset}-dbb.safetensors"
+
 
 def save_evidence(model: nn.Module, path: Path) -> None:
     """Write a gated model with zeros for the weights that only pruned units have.

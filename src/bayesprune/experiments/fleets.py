@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from bayesprune.data import Dataset
 from bayesprune.errors import DivergedError, InputError
-from bayesprune.experiments.evidence import save_evidence
+from bayesprune.experiments.evidence import evidence_name, save_evidence
 from bayesprune.experiments.main_job import RunConfig, batches_of, build_seeded, plan_of, surroundings
 from bayesprune.experiments.other_counts import other_counts
 from bayesprune.experiments.protocol import Entry, Fleet, Protocol
@@ -20,13 +20,12 @@ from bayesprune.objective import KLScale
 from bayesprune.storage import make_folder
 from bayesprune.training.plan import DENSE, Plan, static_method
 from bayesprune.training.recipes import StageName
-from bayesprune.training.stages import DIVERGED, StagedRun, is_look, run_stages
+from bayesprune.training.stages import DIVERGED, FINISHED, StagedRun, is_look, run_stages
 from bayesprune.training.store import RunStore
 from bayesprune.training.watching import Watcher
 
 EVIDENCE = Entry("dbb", "1", 0)
 """The model that is kept for figures."""
-FINISHED = "finished"
 _STAGES: dict[str, StageName] = {DENSE: "dense", "dbb": "dependent"}
 _DIGITS = {"error": 4, "speedup": 4, "memory": 4, "seconds": 1}
 _NUMBERS = ("error", "kept", "speedup", "memory", "macs", "parameters", "epochs", "seconds")
@@ -142,7 +141,7 @@ class Fleets:
         if self.models is None or wanted not in fleet.members or runs[fleet.members.index(wanted)].diverged:
             return
         make_folder(self.models)
-        save_evidence(runs[fleet.members.index(wanted)].model, self.models / f"{self.protocol.name}-{EVIDENCE.method}.safetensors")
+        save_evidence(runs[fleet.members.index(wanted)].model, self.models / evidence_name(self.protocol.network, self.protocol.dataset))
 
 
 def _outcome(run: StagedRun) -> dict[str, Any]:

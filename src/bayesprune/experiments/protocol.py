@@ -19,6 +19,8 @@ QUICK = Recipe(
 """Everything in a small form, to see it work; no figure of it is comparable with the paper's."""
 _QUICK_IMAGES = (5_000, 1_000)
 SEEDS = (0, 1, 2)
+OWN = "own-recipe"
+"""What files with rows of a recipe of our own are called."""
 OWN_SEEDS = (0, 1, 2, 3, 4)
 
 
@@ -116,7 +118,7 @@ class Protocol:
     @property
     def name(self) -> str:
         """Of its files: rows of the paper's protocol are never mixed with others."""
-        return "own-recipe" if self.is_own else f"{self.network}-{self.dataset}"
+        return OWN if self.is_own else f"{self.network}-{self.dataset}"
 
     @property
     def is_own(self) -> bool:

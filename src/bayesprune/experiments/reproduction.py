@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from bayesprune.errors import InputError, ResultsError
-from bayesprune.experiments.fleets import FINISHED, Fleets
+from bayesprune.experiments.fleets import Fleets
 from bayesprune.experiments.main_job import RunConfig, build_seeded, data_of
 from bayesprune.experiments.protocol import Entry, Protocol
 from bayesprune.experiments.published import METHODS, tradeoff_value
 from bayesprune.storage import exists, make_folder, read_rows, write_rows
 from bayesprune.training.devices import usable_device
 from bayesprune.training.lock import sole_use
-from bayesprune.training.stages import DIVERGED
+from bayesprune.training.stages import DIVERGED, FINISHED
 from bayesprune.training.store import check_folder, claim_folder
 from bayesprune.training.watching import Watcher
 

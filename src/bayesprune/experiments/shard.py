@@ -26,7 +26,7 @@ from bayesprune.experiments.main_job import (
 from bayesprune.storage import exists, files_in, is_folder, make_folder, read_json
 from bayesprune.training.devices import usable_device
 from bayesprune.training.recipes import StageName
-from bayesprune.training.stages import DIVERGED, StagedRun, run_stages
+from bayesprune.training.stages import DIVERGED, FINISHED, StagedRun, run_stages
 from bayesprune.training.store import CONFIGURATION, RunStore
 from bayesprune.training.watching import Watcher
 
@@ -162,7 +162,7 @@ def run_shard(shard: Shard, folder: Path, data: Dataset, watcher: Watcher, devic
     for number, member, run in zip(shard.numbers, shard.members, runs, strict=True):
         last = run.results[-1]
         outcome = {name: last.get(name) for name in ("error", "kept", "speedup", "memory")}
-        status = {"status": DIVERGED, "reason": last["reason"]} if run.diverged else {"status": "finished"}
+        status = {"status": DIVERGED, "reason": last["reason"]} if run.diverged else {"status": FINISHED}
         row = {"member": number, **asdict(spelled_out(member)), **status, **outcome, "stages": run.results, **surroundings(device)}
         rows.append(row)
     return rows

@@ -25,7 +25,8 @@ from bayesprune.training.watching import Watcher
 
 _LOOKS = 10
 """Models that are trained side by side are evaluated after every tenth of a stage, and more often at its beginning."""
-DIVERGED = "diverged"
+DIVERGED, FINISHED = "diverged", "finished"
+"""What a row says has become of a model."""
 
 
 @dataclass

@@ -91,11 +91,9 @@ def compare(network: str, dataset: str, rows: Sequence[ResultRow]) -> NetworkCom
         rows: of this network and data set.
     """
     points = points_of(rows)
-    tables: list[tuple[Comparison, ...]] = []
-    for table in ("main", "appendix"):
-        printed = published_rows(network, dataset, "main" if table == "main" else "appendix")
-        tables.append(tuple(_compare_row(row, points, rows) for row in printed))
-    return NetworkComparison(network, dataset, tuple(rows), tuple(points), *tables)
+    compared = [_compare_row(row, points, rows) for row in published_rows(network, dataset)]
+    main, appendix = (tuple(each for each in compared if each.paper.table == table) for table in ("main", "appendix"))
+    return NetworkComparison(network, dataset, tuple(rows), tuple(points), main, appendix)
 
 
 def _compare_row(paper: PublishedRow, points: Sequence[Point], rows: Sequence[ResultRow]) -> Comparison:

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from bayesprune.errors import ResultsError, did_you_mean
+from bayesprune.experiments import protocol
 from bayesprune.experiments.published import METHODS, published_networks, tradeoff_value
 from bayesprune.report.comparison.fields import Fields
 from bayesprune.storage import exists, is_folder, read_rows
+from bayesprune.training import recipes
+from bayesprune.training.stages import DIVERGED, FINISHED
 
-OWN_RECIPE = "own-recipe.jsonl"
+OWN_RECIPE = f"{protocol.OWN}.jsonl"
 """The file with rows of a recipe of ours."""
-PAPER, QUICK = "paper", "quick"
+PAPER, QUICK = recipes.PAPER.name, protocol.QUICK.name
 """The recipe of the paper, and the small form of it that tries the machinery and must never be shown as the real thing."""
 
 
@@ -151,9 +154,9 @@ def _read(path: Path) -> list[ResultRow]:
 
 def _parse(fields: Fields) -> ResultRow:
     status = fields.text("status")
-    if status not in ("finished", "diverged"):
+    if status not in (FINISHED, DIVERGED):
         fields.refuse(f"the status is '{status}', neither 'finished' nor 'diverged'")
-    finished = status == "finished"
+    finished = status == FINISHED
     return ResultRow(
         fields.text("network"),
         fields.text("dataset"),

@@ -12,12 +12,13 @@ from bayesprune.analysis import class_averages, probability_stages, unit_activat
 from bayesprune.data import Dataset, TensorBatches, load_dataset
 from bayesprune.data.catalog import known_dataset
 from bayesprune.errors import BayespruneWarning, DataError, StorageError
-from bayesprune.experiments.evidence import load_evidence
+from bayesprune.experiments.evidence import MODELS, evidence_name, load_evidence
 from bayesprune.experiments.published import published_networks
 from bayesprune.gates import gates
 from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
 from bayesprune.models import DescribedModel, build_network
 from bayesprune.prediction import predict
+from bayesprune.report.comparison.points import network_label
 from bayesprune.report.figures.canvas import gate_title
 from bayesprune.report.figures.class_correlation import draw_class_correlation
 from bayesprune.report.figures.input_regions import average_use, class_examples, draw_input_regions, input_regions
@@ -59,7 +60,7 @@ def draw_model_figures(
     make_folder(figures)
     drawn: list[Path] = []
     for network, dataset in published_networks():
-        rows, model = results / f"{network}-{dataset}.jsonl", results / "models" / f"{network}-{dataset}-dbb.safetensors"
+        rows, model = results / f"{network}-{dataset}.jsonl", results / MODELS / evidence_name(network, dataset)
         if exists(rows):
             drawn += _draw_history(rows, network, dataset, figures)
         if exists(model):
@@ -69,13 +70,8 @@ def draw_model_figures(
             except DataError as error:
                 say(f"no figures of {model.name}: {error}")
                 continue
-            drawn += _draw_model(trained, data, f"{network} on {dataset}", _suffix(network, dataset), figures)
+            drawn += _draw_model(trained, data, f"{network} on {dataset}", network_label(network, dataset), figures)
     return drawn
-
-
-def _suffix(network: str, dataset: str) -> str:
-    """What tells the files of a network apart: its name, and its data set if there are several."""
-    return network if [name for name, _ in published_networks()].count(network) == 1 else f"{network}-{dataset}"
 
 
 def _draw_history(rows_file: Path, network: str, dataset: str, figures: Path) -> list[Path]:
@@ -87,7 +83,7 @@ def _draw_history(rows_file: Path, network: str, dataset: str, figures: Path) ->
     tradeoff = shown_tradeoff(rows)
     if tradeoff is None:
         return []
-    path = figures / f"kept-units-{_suffix(network, dataset)}.png"
+    path = figures / f"kept-units-{network_label(network, dataset)}.png"
     draw_pruning_history(rows, tradeoff, places, f"{network} on {dataset}", path)
     return [path]
 
