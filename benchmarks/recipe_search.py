@@ -88,6 +88,7 @@ BY_COST = (0.9, 1.35, 0.36)
 FEW_HIDDEN = (0.4, 1.8, 0.6)
 """DBB computes all units that BB keeps of a hidden layer, but only the pixels that an input needs: so many pixels cost little."""
 FEW = Candidate("few hidden", consistency=0.5, gate_weights=FEW_HIDDEN)
+LIGHT = replace(FEW, name="light", consistency=1.0, second_consistency=0.3, weight_decay=3e-5)
 PROGRAMS = {
     "regularisers": Program(
         [
@@ -139,6 +140,19 @@ PROGRAMS = {
         ],
         tradeoffs=(1.0, 3.0, 5.0),
         seeds=(0, 1),
+        twice=True,
+    ),
+    "combined refinements": Program(
+        [
+            LIGHT,
+            replace(LIGHT, name="light, consistency 1 then 0.5", second_consistency=0.5),
+            replace(LIGHT, name="light, consistency 0.5 then 0.3", consistency=0.5),
+            replace(LIGHT, name="light, decay 1e-5", weight_decay=1e-5),
+            replace(LIGHT, name="light, pixels dear in DBB", second_weights=(3.0, 1.0, 1.0)),
+            replace(LIGHT, name="light, a little fewer hidden", gate_weights=(1.0, 1.5, 0.5)),
+        ],
+        tradeoffs=(1.0, 4.0, 6.0),
+        epochs=(200, 200),
         twice=True,
     ),
     "longer": Program([FEW], tradeoffs=(1.0, 3.0, 5.0), seeds=(0, 1, 2), epochs=(400, 400), twice=True),

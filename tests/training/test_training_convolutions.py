@@ -16,9 +16,10 @@ from bayesprune.training.convolutions import as_products
     ],
     ids=str,
 )
-def test_products_compute_the_convolution(layer):
+@pytest.mark.parametrize("size", [(11, 9), (31, 40)], ids=["few positions", "many positions"])
+def test_products_compute_the_convolution(layer, size):
     layer = layer.double()
-    x = torch.randn(2, layer.in_channels, 11, 9, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(2, layer.in_channels, *size, dtype=torch.float64, requires_grad=True)
     direction = torch.randn_like(layer(x))
     expected = torch.autograd.grad((layer(x) * direction).sum(), [x, *layer.parameters()])
     with as_products(layer):
@@ -29,10 +30,11 @@ def test_products_compute_the_convolution(layer):
     assert "_conv_forward" not in vars(layer)
 
 
-def test_many_models():
+@pytest.mark.parametrize("size", [6, 20])
+def test_many_models(size):
     models = [nn.Conv2d(2, 3, 3).double() for _ in range(3)]
     parameters, _ = stack_module_state(models)
-    x = torch.randn(3, 4, 2, 6, 6, dtype=torch.float64)
+    x = torch.randn(3, 4, 2, size, size, dtype=torch.float64)
     with as_products(models[0]):
         outputs = vmap(lambda own, each: functional_call(models[0], own, (each,)))(parameters, x)
     torch.testing.assert_close(outputs, torch.stack([model(each) for model, each in zip(models, x, strict=True)]))

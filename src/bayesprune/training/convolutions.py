@@ -12,11 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+_FEW = 256
+"""Columns of a product that are too few to keep a GPU busy."""
+
 
 def convolve_patches(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """What the layer computes for inputs of shape (N, C, H, W): for each image the kernels times its patches, one a column.
+    """What the layer computes for inputs of shape (N, C, H, W): the kernels times the patches, one a column.
 
-    So patches are copied along the rows of the image, and the product needs no other layout than the image's own.
+    Patches are copied along the rows of an image, which is how they lie in memory. Where an image has few, those of all images are the
+    columns of one product; else each image has its own, which needs no other layout than the image's.
     """
     assert not isinstance(layer.padding, str)
     (top, left), (down, right), (tall, wide) = layer.padding, layer.stride, layer.dilation
@@ -25,7 +29,11 @@ def convolve_patches(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor |
     # Row by row of the kernel and column by column: a compiler makes one kernel of few slices that are put together, not of many.
     patches = _shifted(_shifted(x, 2, 2, rows, down, tall), 4, 3, columns, right, wide)
     count, height, width = len(x), *patches.shape[-2:]
-    outputs = (weight.flatten(1).expand(count, -1, -1) @ patches.reshape(count, -1, height * width)).view(count, -1, height, width)
+    if height * width < _FEW:
+        columns_of_all = patches.flatten(1, 3).transpose(0, 1).reshape(-1, count * height * width)
+        outputs = (weight.flatten(1) @ columns_of_all).view(-1, count, height, width).transpose(0, 1)
+    else:
+        outputs = (weight.flatten(1).expand(count, -1, -1) @ patches.reshape(count, -1, height * width)).view(count, -1, height, width)
     return outputs if bias is None else outputs + bias[:, None, None]
 
 

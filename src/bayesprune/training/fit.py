@@ -100,7 +100,8 @@ def fit(
         example_inputs: what the model's computation is followed with; by default the first inputs of the loader.
         before_norm: gate convolutions before their norms.
         shrink: take units that are pruned, and stay so, out of the model while it is trained, so that steps get cheaper; by default what
-            the recipe says. The model that comes back has its old shapes: ``compact`` takes its pruned units out for good.
+            the recipe says. What is pruned before the input-dependent stage is left out of it in any case, which changes no other unit.
+            The model that comes back has its old shapes: ``compact`` takes its pruned units out for good.
         device: to train on; by default where the model is.
         seed: of everything random.
         checkpoints: a folder to keep every epoch in; a call with the same folder goes on where the last one stopped, or gives its result

@@ -72,7 +72,8 @@ class Recipe:
         stages: pretraining (``dense``), pruning (``pruned``) and the input-dependent stage (``dependent``).
         batch_size: of all stages of the main job; ``fit`` takes what its loader gives.
         tradeoffs: by method, where none is asked for and the method's own default does not suit the recipe.
-        shrink: whether units that are pruned, and stay so, are taken out of the network while it is trained.
+        shrink: whether units that are pruned, and stay so, are taken out of the network while gates still decide on them. Those that are
+            pruned before the input-dependent stage are left out of it in any case.
     """
 
     name: str

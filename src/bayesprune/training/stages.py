@@ -133,8 +133,10 @@ def _take_up(
     kl_scales = [plan.kl_scale for plan in plans] if stage == "pruned" else None
     seeds = [derive_seed(plan.seed, stage) for plan in plans]
     recipe, precision = plans[0].recipe, PRECISIONS[plans[0].precision]
+    # What no input uses is decided before the input-dependent stage: without it a step computes the same, sooner.
+    shrink = recipe.shrink or stage == "dependent"
     trainer = StageTrainer(
-        models, training, recipe.stages[stage], loss, kl_scales=kl_scales, seeds=seeds, precision=precision, shrink=recipe.shrink
+        models, training, recipe.stages[stage], loss, kl_scales=kl_scales, seeds=seeds, precision=precision, shrink=shrink
     )
     if found is None:
         return StageRecord(stage, rows=list(rows)), trainer
