@@ -44,7 +44,7 @@ def test_nothing_to_report(command, tmp_path):
         (lambda folder: (folder / ROWS).write_text("{"), "damaged"),
         (lambda folder: (folder / ROWS).write_bytes(b"\xff\xfe"), "damaged"),
         (lambda folder: (folder / ROWS).write_text("\n\n"), "damaged"),
-        (lambda folder: (folder / ROWS).write_text("{}\n"), "row 1: the field 'status' is missing"),
+        (lambda folder: (folder / ROWS).write_text("{}\n"), "line 1: the field 'status' is missing"),
         (lambda folder: write_results(folder, [row("bb", "1", 0, 1.0, recipe="fast")]), "recipe 'fast'"),
         (lambda folder: (folder / REMARKS).write_text("[nowhere]\nbb = 'x'"), "no network is called 'nowhere'"),
     ],

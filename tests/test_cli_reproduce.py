@@ -138,7 +138,7 @@ def test_side_by_side_is_a_number_above_zero(command, there):
     assert command("reproduce", "lenet-500-300", "--side-by-side", 0).code == 2
 
 
-@pytest.mark.parametrize(("content", "part"), [("{}\n", "line 1 is no row"), ("{\n", "damaged in line 1")])
+@pytest.mark.parametrize(("content", "part"), [("{}\n", "line 1: the field 'status' is missing"), ("{\n", "damaged in line 1")])
 def test_file_of_something_else(command, there, content, part):
     (there / "results").mkdir()
     (there / "results" / "lenet5-caffe-mnist.jsonl").write_text(content)

@@ -20,6 +20,9 @@ def test_sweep_of_nonsense(command, tmp_path):
     grid = tmp_path / "grid.toml"
     grid.write_text('metods = ["bb"]')
     assert refused(command("sweep", grid), "metods", "Did you mean 'methods'")
+    grid.write_text("methods = [")
+    assert refused(command("sweep", grid), "grid.toml is not a TOML file")
+    assert refused(command("sweep", tmp_path / "none.toml"), "cannot read", "none.toml")
     assert refused(command("sweep", "--seeds", "0,x"), "--seeds takes", "0,x")
     assert refused(command("sweep", "--resume", tmp_path), "not a sweep's folder")
     assert refused(command("sweep", "--resume", tmp_path, "--seeds", "1"), "needs no other option")

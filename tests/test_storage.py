@@ -163,7 +163,20 @@ def test_damaged_json(tmp_path, reader, bad):
         reader(path)
 
 
-@pytest.mark.parametrize("reader", [storage.read_json, storage.read_rows, storage.read_tensors])
+def test_toml(tmp_path):
+    (tmp_path / "good.toml").write_text('x = 1\n[y]\nz = "ä"\n', encoding="utf-8")
+    assert storage.read_toml(tmp_path / "good.toml") == {"x": 1, "y": {"z": "ä"}}
+
+
+@pytest.mark.parametrize("bad", [b"x = [", b"x", b"\xff\xfe\x00", b"x = " + b"[" * 100_000], ids=lambda bad: str(bad[:20]))
+def test_no_toml(tmp_path, bad):
+    path = tmp_path / "bad.toml"
+    path.write_bytes(bad)
+    with pytest.raises(StorageError, match=r"bad\.toml is not a TOML file"):
+        storage.read_toml(path)
+
+
+@pytest.mark.parametrize("reader", [storage.read_json, storage.read_toml, storage.read_rows, storage.read_tensors])
 def test_unreadable(tmp_path, reader):
     for path in (tmp_path / "missing", tmp_path):
         with pytest.raises(StorageError, match=str(path)):

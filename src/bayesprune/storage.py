@@ -7,6 +7,7 @@ import re
 import reprlib
 import secrets
 import stat
+import tomllib
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -158,6 +159,16 @@ def read_json(path: Path) -> Any:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise StorageError(f"{path} is damaged: {error}") from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}; give a TOML file that is there and may be read") from error
+    except (ValueError, RecursionError) as error:
+        raise StorageError(f"{path} is not a TOML file: {error}") from error
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:

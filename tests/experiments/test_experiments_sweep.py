@@ -16,9 +16,9 @@ import bayesprune.experiments.shard as shards
 import bayesprune.experiments.sweep as sweeps
 from bayesprune.errors import InputError, RunFolderError, StorageError
 from bayesprune.experiments import RunConfig
-from bayesprune.experiments.grid import expand, read_grid
+from bayesprune.experiments.grid import expand
 from bayesprune.experiments.sweep import Sweep, read_sweep, run_sweep
-from bayesprune.storage import read_rows
+from bayesprune.storage import read_rows, read_toml
 from bayesprune.training.recipes import find_recipe
 
 SETTINGS = {"methods": ["bb", "l0"], "factors": [0.5, 2.0], "seeds": [0, 1], "epochs": 1, "side_by_side": 3}
@@ -74,14 +74,12 @@ def test_wrong_settings(settings, message):
         expand(settings)
 
 
-def test_files(tmp_path):
-    (tmp_path / "good.toml").write_text('methods = ["vib"]\nseeds = [4]\n[tradeoffs]\nvib = [1e-5]\n')
-    assert expand(read_grid(tmp_path / "good.toml")).members[0].tradeoff == 1e-5
-    (tmp_path / "bad.toml").write_text("methods = [")
-    with pytest.raises(InputError, match="not a TOML file"):
-        read_grid(tmp_path / "bad.toml")
-    with pytest.raises(StorageError, match="cannot read"):
-        read_grid(tmp_path / "none.toml")
+def test_settings_of_a_file(tmp_path):
+    (tmp_path / "sweep.toml").write_text('methods = ["vib"]\nseeds = [4]\n[tradeoffs]\nvib = [1e-5]\n')
+    assert expand(read_toml(tmp_path / "sweep.toml")).members[0].tradeoff == 1e-5
+
+
+def test_folder_of_something_else(tmp_path):
     with pytest.raises(RunFolderError, match="not a sweep's folder"):
         read_sweep(tmp_path)
 

@@ -6,7 +6,7 @@ from reproduction import DATASET, NETWORK, as_printed, diverged, row, write_resu
 from bayesprune.report.comparison.counts import count
 from bayesprune.report.comparison.pairs import compare
 from bayesprune.report.comparison.points import network_label
-from bayesprune.report.comparison.rows import read_results
+from bayesprune.report.comparison.results import read_results
 from bayesprune.report.comparison.verdicts import Standing
 from bayesprune.report.document.comparison_sheets import main_sheet, summary_sheet, tradeoff_sheet
 from bayesprune.report.document.differences import differences

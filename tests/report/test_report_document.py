@@ -5,7 +5,7 @@ from reproduction import as_printed, diverged, row, write_results
 
 from bayesprune.report import write_report
 from bayesprune.report.comparison.remarks import REMARKS
-from bayesprune.report.comparison.rows import OWN_RECIPE
+from bayesprune.report.comparison.results import OWN_RECIPE
 from bayesprune.report.comparison.verdicts import Standing
 from bayesprune.report.document.content import QUICK_BANNER, read_content
 from bayesprune.report.document.markdown_text import escaped, markdown_table

@@ -1,6 +1,6 @@
 from reproduction import DATASET, NETWORK, diverged, row, write_results
 
-from bayesprune.report.comparison.rows import read_results
+from bayesprune.report.comparison.results import read_results
 from bayesprune.report.document.footnotes import selection_sheet, soft_count_sheet, threshold_sheet
 from bayesprune.report.document.provenance import provenance_lines, seconds_sheet
 

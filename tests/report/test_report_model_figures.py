@@ -1,5 +1,3 @@
-import json
-
 import pytest
 import torch
 
@@ -27,21 +25,11 @@ def put_model(results, network, dataset, method="dbb"):
     save_evidence(model, results / "models" / f"{network}-{dataset}-dbb.safetensors")
 
 
-def put_rows(results, name, gate_count):
-    history = [{"epoch": epoch, "seconds": 2.0 * epoch, "error": 2.0, "kept": [10] * gate_count} for epoch in (1, 2)]
-    row = {"method": "bb", "tradeoff": "1", "seed": 0, "status": "finished", "recipe": "paper", "history": history}
-    (results / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
-
-
 def test_all_figures_of_what_there_is(results, tmp_path, digits_folder):
     put_model(results, "lenet-500-300", "mnist")
     put_model(results, "lenet5-caffe", "mnist")
-    put_rows(results, "lenet-500-300-mnist", 3)
-    put_rows(results, "vgg-like-cifar100", 15)
     drawn = draw_model_figures(results, tmp_path / "new" / "figures", data_dir=digits_folder)
     assert {path.name for path in drawn} == {
-        "kept-units-lenet-500-300.png",
-        "kept-units-vgg-like-cifar100.png",
         "class-correlation-lenet-500-300.png",
         "class-correlation-lenet5-caffe.png",
         "activations-to-probabilities-lenet-500-300.png",
@@ -84,10 +72,3 @@ def test_damaged_files_are_named(results, tmp_path, digits_folder):
     put_model(results, "lenet-500-300", "mnist", method="bb")
     with pytest.raises(StorageError, match=r"lenet-500-300-mnist-dbb\.safetensors holds a model with gates of the method bb"):
         draw_model_figures(results, tmp_path / "figures", data_dir=digits_folder)
-    path.unlink()
-    (results / "lenet5-caffe-mnist.jsonl").write_text("{\n")
-    with pytest.raises(StorageError, match=r"lenet5-caffe-mnist\.jsonl is damaged"):
-        draw_model_figures(results, tmp_path / "figures")
-    put_rows(results, "lenet5-caffe-mnist", 3)
-    with pytest.raises(StorageError, match=r"lenet5-caffe-mnist\.jsonl is damaged .* units of 4 gates"):
-        draw_model_figures(results, tmp_path / "figures")

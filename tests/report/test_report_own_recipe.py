@@ -3,7 +3,7 @@ from reproduction import row, write_results
 
 from bayesprune.experiments.protocol import OWN_TARGETS, Target
 from bayesprune.report.comparison.points import points_of
-from bayesprune.report.comparison.rows import OWN_RECIPE, read_own_recipe
+from bayesprune.report.comparison.results import OWN_RECIPE, read_own_recipe
 from bayesprune.report.document.own_recipe import attempts, own_recipe_sheets
 
 

@@ -8,7 +8,7 @@ from reproduction import as_printed, diverged, row, write_results
 
 from bayesprune.report import write_report
 from bayesprune.report.comparison.remarks import REMARKS
-from bayesprune.report.comparison.rows import OWN_RECIPE
+from bayesprune.report.comparison.results import OWN_RECIPE
 from bayesprune.report.page.curves import error_ticks, speedup_ticks
 
 VOID = {"meta", "link", "img", "br", "circle", "line", "polyline"}

@@ -1,6 +1,6 @@
 import pytest
 
-from bayesprune.errors import ResultsError
+from bayesprune.errors import ResultsError, StorageError
 from bayesprune.report.comparison.remarks import REMARKS, read_remarks
 
 
@@ -17,10 +17,15 @@ def test_remarks(tmp_path):
         ('[lenet-500-300]\nvibe = "x"', "lenet-500-300: no method is called 'vibe'.*Did you mean 'vib'"),
         ("[lenet-500-300]\nvib = 3", "remark on vib is no text"),
         ("lenet-500-300 = 3", "is no table"),
-        ("[lenet", "no TOML"),
     ],
 )
 def test_wrong_remarks(tmp_path, text, complaint):
     (tmp_path / REMARKS).write_text(text, encoding="utf-8")
     with pytest.raises(ResultsError, match=complaint):
+        read_remarks(tmp_path)
+
+
+def test_no_toml(tmp_path):
+    (tmp_path / REMARKS).write_text("[lenet", encoding="utf-8")
+    with pytest.raises(StorageError, match=f"{REMARKS} is not a TOML file"):
         read_remarks(tmp_path)

@@ -1,8 +1,8 @@
 import pytest
 
 from bayesprune.experiments.published import PublishedRow
+from bayesprune.experiments.rows import Outcome
 from bayesprune.report.comparison.points import Point
-from bayesprune.report.comparison.rows import Outcome
 from bayesprune.report.comparison.verdicts import Standing, error_standing, judge, memory_standing, speedup_standing
 
 BETTER, EQUAL, WORSE = Standing.BETTER, Standing.EQUAL, Standing.WORSE

@@ -15,7 +15,7 @@ from bayesprune.experiments.published import tradeoff_value
 from bayesprune.experiments.reproduction import Places, run_reproduction
 from bayesprune.report import sweep_tables
 from bayesprune.report.comparison.pairs import compare
-from bayesprune.report.comparison.rows import read_results
+from bayesprune.report.comparison.results import read_results
 from bayesprune.report.document.comparison_sheets import tradeoff_sheet
 from bayesprune.report.document.terminal import sheet_table
 from bayesprune.training.recipes import PAPER

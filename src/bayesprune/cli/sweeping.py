@@ -9,11 +9,12 @@ import typer
 from bayesprune.cli.common import PRECISION_HELP, RECIPE_HELP, SHRINK_HELP, absolute, err, given, out, parts, refuse_torchrun, stoppable
 from bayesprune.errors import InputError, did_you_mean
 from bayesprune.experiments.engine import Engine, LocalEngine
-from bayesprune.experiments.grid import expand, read_grid
+from bayesprune.experiments.grid import expand
 from bayesprune.experiments.ray_engine import RayEngine
 from bayesprune.experiments.sweep import ROWS, read_sweep, run_sweep
 from bayesprune.experiments.watching import SweepBars
 from bayesprune.report import draw_tradeoffs, sweep_tables
+from bayesprune.storage import read_toml
 
 TRADEOFFS = "tradeoffs.png"
 
@@ -74,7 +75,7 @@ def sweep(
             raise InputError("--resume goes on with a sweep as it is and needs no other option but --engine and --address")
         planned, folder = read_sweep(resume), resume
     else:
-        planned = expand({**({} if file is None else read_grid(file)), **options})
+        planned = expand({**({} if file is None else read_toml(file)), **options})
         folder = folder or Path("sweeps") / f"{datetime.now():%Y%m%d-%H%M%S}"
     again = f"bayesprune sweep --resume {folder}" + f" --engine {engine}" * (engine != "local") + f" --address {address}" * bool(address)
     with stoppable("what is finished is kept", again), SweepBars(err) as watcher:

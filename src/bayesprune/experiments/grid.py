@@ -1,13 +1,11 @@
 """The models of a sweep from lists of settings: networks x methods x trade-offs x seeds."""
 
 import itertools
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from bayesprune.errors import InputError, StorageError, did_you_mean
+from bayesprune.errors import InputError, did_you_mean
 from bayesprune.experiments.main_job import RunConfig, check_config, complete, spelled_out
 from bayesprune.experiments.sweep import Sweep
 
@@ -24,21 +22,6 @@ _COMMON = {
 }
 _OTHERS = {"tradeoffs": dict, "side_by_side": int}
 _DEFAULTS: dict[str, list[Any]] = {"networks": ["lenet-500-300"], "methods": ["bb"], "factors": [1.0], "seeds": [0, 1, 2, 3, 4]}
-
-
-def read_grid(path: Path) -> dict[str, Any]:
-    """The settings of a TOML file.
-
-    Raises:
-        StorageError: the file cannot be read.
-        InputError: it is no TOML.
-    """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}; give a file such as examples/sweep.toml") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a TOML file: {error}") from error
 
 
 def expand(settings: Mapping[str, Any]) -> Sweep:

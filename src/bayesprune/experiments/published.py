@@ -15,6 +15,8 @@ from typing import Literal
 
 METHODS = ("dense", "cd", "gd", "sbp", "l0", "vib", "bb", "dbb")
 """In the order of the paper's tables; ``dense`` is the network without gates."""
+WITHOUT_TRADEOFF = ("dense", "cd")
+"""Methods that have none."""
 
 
 @dataclass(frozen=True)

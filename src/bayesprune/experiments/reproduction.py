@@ -10,11 +10,10 @@ from bayesprune.errors import InputError, ResultsError
 from bayesprune.experiments.fleets import Fleets
 from bayesprune.experiments.main_job import RunConfig, build_seeded, data_of
 from bayesprune.experiments.protocol import Entry, Protocol
-from bayesprune.experiments.published import METHODS, tradeoff_value
-from bayesprune.storage import exists, make_folder, read_rows, write_rows
+from bayesprune.experiments.rows import read_result_rows
+from bayesprune.storage import exists, make_folder, write_rows
 from bayesprune.training.devices import usable_device
 from bayesprune.training.lock import sole_use
-from bayesprune.training.stages import DIVERGED, FINISHED
 from bayesprune.training.store import check_folder, claim_folder
 from bayesprune.training.watching import Watcher
 
@@ -89,19 +88,14 @@ def rows_there(protocol: Protocol, path: Path) -> dict[Entry, dict[str, Any]]:
     Raises:
         ResultsError: it holds something else.
     """
-    found: dict[Entry, dict[str, Any]] = {}
-    for number, row in enumerate(read_rows(path) if exists(path) else [], start=1):
-        if not _is_row(row):
-            raise ResultsError(f"{path}, line {number} is no row of a reproduction; mend the file or put it elsewhere")
-        about, entry = (row["network"], row["dataset"], row["recipe"]), Entry(row["method"], row["tradeoff"], row["seed"])
-        if about != (protocol.network, protocol.dataset, protocol.recipe.name):
+    found = {}
+    for number, row in enumerate(read_result_rows(path) if exists(path) else [], start=1):
+        if (row.network, row.dataset, row.recipe) != (protocol.network, protocol.dataset, protocol.recipe.name):
             raise ResultsError(
-                f"{path}, line {number} is of {about[0]} on {about[1]}, recipe {about[2]}, but rows of {protocol.network} on "
+                f"{path}, line {number} is of {row.network} on {row.dataset}, recipe {row.recipe}, but rows of {protocol.network} on "
                 f"{protocol.dataset}, recipe {protocol.recipe.name}, are to be written there; choose another folder for the results"
             )
-        if entry in found:
-            raise ResultsError(f"{path}, line {number} has {entry.title} a second time; take one of them out")
-        found[entry] = row
+        found[row.entry] = row.written
     return found
 
 
@@ -109,18 +103,6 @@ def in_order(protocol: Protocol, rows: dict[Entry, dict[str, Any]]) -> list[dict
     """Rows as in the tables; those that the tables do not have come last."""
     places = {entry: number for number, entry in enumerate(protocol.all_entries())}
     return [row for _, row in sorted(rows.items(), key=lambda item: places.get(item[0], len(places)))]
-
-
-def _is_row(row: Any) -> bool:
-    """Whether it says which row of the tables it is, and what was found."""
-    try:
-        numbers = [row["error"], row["speedup"], row["memory"], *row["kept"]] if row["status"] == FINISHED else []
-        value = 0.0 if row["tradeoff"] is None else tradeoff_value(row["tradeoff"])
-        names, method, status, seed = (row["network"], row["dataset"], row["recipe"]), row["method"], row["status"], row["seed"]
-    except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError):
-        return False
-    named = all(isinstance(name, str) for name in names) and method in METHODS and status in (FINISHED, DIVERGED)
-    return named and type(seed) is int and all(isinstance(number, (int, float)) for number in (*numbers, value))
 
 
 def _check_places(places: Places) -> None:

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 
+import torch
 from torch import nn
 
 from bayesprune.errors import InputError, did_you_mean
+from bayesprune.models.description import DescribedModel, GatePlace
 from bayesprune.models.lenet import LeNet5Caffe, LeNet500300
 from bayesprune.models.vgg import VGGLike
 
@@ -39,6 +42,19 @@ def build_network(name: str, num_classes: int = 10) -> nn.Module:
         InputError: no network has that name.
     """
     return known_network(name).build(num_classes)
+
+
+@cache
+def gate_places(name: str) -> tuple[GatePlace, ...]:
+    """Where a network has its gates, however many classes it tells apart.
+
+    Raises:
+        InputError: no network has that name.
+    """
+    with torch.device("meta"):  # No weight is needed.
+        network = build_network(name)
+    assert isinstance(network, DescribedModel)
+    return network.gate_places()
 
 
 def known_network(name: str) -> Network:

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bayesprune.report.document.content import QUICK_BANNER, read_content
-from bayesprune.report.document.illustrations import tradeoffs_name
+from bayesprune.report.document.illustrations import kept_units_name, tradeoffs_name
 from bayesprune.report.document.results_document import DOCUMENT, FIGURES, document
 from bayesprune.report.figures.model_figures import draw_model_figures, tell_as_warning
+from bayesprune.report.figures.pruning_history import draw_pruning_history
 from bayesprune.report.figures.tradeoff_curves import draw_tradeoff_curves
 from bayesprune.report.page import PAGE, page
 from bayesprune.storage import make_folder, write_bytes
@@ -31,10 +32,12 @@ def write_report(results: Path, out: Path, say: Callable[[str], None] = tell_as_
     figures = out / FIGURES
     make_folder(figures)
     written = draw_model_figures(results, figures, say=say)
-    for network in content.networks:
-        path = figures / tradeoffs_name(network.comparison.label)
-        draw_tradeoff_curves([network.comparison], path, QUICK_BANNER.partition(":")[0] if content.quick else "")
-        written.append(path)
+    for comparison in (network.comparison for network in content.networks):
+        history, curves = figures / kept_units_name(comparison.label), figures / tradeoffs_name(comparison.label)
+        if draw_pruning_history(comparison.rows, history):
+            written.append(history)
+        draw_tradeoff_curves([comparison], curves, QUICK_BANNER.partition(":")[0] if content.quick else "")
+        written.append(curves)
     for path, text in ((out / DOCUMENT, document(content, out)), (out / PAGE, page(content, figures))):
         write_bytes(path, text.encode())
         written.append(path)

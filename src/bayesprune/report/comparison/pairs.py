@@ -5,13 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bayesprune.experiments.published import PublishedRow, published_rows
+from bayesprune.experiments.published import WITHOUT_TRADEOFF, PublishedRow, published_rows
+from bayesprune.experiments.rows import ResultRow
 from bayesprune.report.comparison.points import Point, diverged_rows, network_label, points_of
-from bayesprune.report.comparison.rows import ResultRow
 from bayesprune.report.comparison.verdicts import Verdict, judge
-
-WITHOUT_TRADEOFF = ("dense", "cd")
-"""Methods that have none: their rows match without one."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bayesprune.experiments.published import published_networks
-from bayesprune.report.comparison.rows import Outcome, ResultRow
+from bayesprune.experiments.rows import Outcome, ResultRow
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,12 @@ vib = "The paper's learning rates are not stated; ours are those of ..."
 ```
 """
 
-import tomllib
 from pathlib import Path
-from typing import Any
 
-from bayesprune.errors import ResultsError, StorageError, did_you_mean
+from bayesprune.errors import ResultsError, did_you_mean
 from bayesprune.experiments.published import METHODS, published_networks
 from bayesprune.report.comparison.points import network_label
-from bayesprune.storage import exists
+from bayesprune.storage import exists, read_toml
 
 REMARKS = "remarks.toml"
 
@@ -24,13 +22,13 @@ def read_remarks(results: Path) -> dict[str, dict[str, str]]:
     """The remarks by network, as in names of files, and by method; none if there is no such file.
 
     Raises:
-        ResultsError: the file is no TOML, or names a network or method that there is not.
-        StorageError: the file cannot be read.
+        ResultsError: the file names a network or method that there is not.
+        StorageError: the file cannot be read, or is no TOML.
     """
     path = results / REMARKS
     if not exists(path):
         return {}
-    content = _read(path)
+    content = read_toml(path)
     known = [network_label(network, dataset) for network, dataset in published_networks()]
     for network, methods in content.items():
         if network not in known:
@@ -44,12 +42,3 @@ def read_remarks(results: Path) -> dict[str, dict[str, str]]:
             if not isinstance(text, str):
                 raise ResultsError(f"{path}, {network}: the remark on {method} is no text but {text!r}")
     return {network: {method: " ".join(text.split()) for method, text in methods.items()} for network, methods in content.items()}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise ResultsError(f"{path} is no TOML that can be read: {error}") from error

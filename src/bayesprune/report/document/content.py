@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from bayesprune.experiments.rows import ResultRow
 from bayesprune.report.comparison.pairs import NetworkComparison, compare
 from bayesprune.report.comparison.points import diverged_rows, point_name
 from bayesprune.report.comparison.remarks import read_remarks
-from bayesprune.report.comparison.rows import QUICK, ResultRow, read_own_recipe, read_results
+from bayesprune.report.comparison.results import QUICK, read_own_recipe, read_results
 from bayesprune.report.document.comparison_sheets import main_sheet, summary_sheet, tradeoff_sheet
 from bayesprune.report.document.differences import Difference, differences
 from bayesprune.report.document.footnotes import selection_sheet, soft_count_sheet, threshold_sheet

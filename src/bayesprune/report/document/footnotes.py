@@ -4,8 +4,9 @@ import statistics
 from collections.abc import Sequence
 
 from bayesprune.experiments.published import PublishedRow, published_rows, tradeoff_value
+from bayesprune.experiments.rows import ResultRow, Size
 from bayesprune.report.comparison.points import median_kept, method_name
-from bayesprune.report.comparison.rows import ResultRow, Size, tradeoff_order
+from bayesprune.report.comparison.results import tradeoff_order
 from bayesprune.report.document.sheets import EMPTY, Cell, Sheet, change, number, sheet, words
 from bayesprune.report.tables import join_units
 

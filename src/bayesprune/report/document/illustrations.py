@@ -22,6 +22,11 @@ class Illustration:
     caption: str
 
 
+def kept_units_name(label: str) -> str:
+    """The name of the file that shows how a network lost its units."""
+    return f"kept-units-{label}.png"
+
+
 def tradeoffs_name(label: str) -> str:
     """The name of the file with a network's trade-off curves."""
     return f"tradeoffs-{label}.png"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from bayesprune.experiments.protocol import OWN_TARGETS, Target
 from bayesprune.experiments.published import tradeoff_value
+from bayesprune.experiments.rows import ResultRow
 from bayesprune.report.comparison.points import Point, method_name, points_of
-from bayesprune.report.comparison.rows import ResultRow
 from bayesprune.report.comparison.verdicts import Standing
 from bayesprune.report.document.sheets import EMPTY, Cell, Sheet, number, sheet, words
 from bayesprune.report.tables import join_units

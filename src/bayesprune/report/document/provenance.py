@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Sequence
 
 from bayesprune.experiments.published import METHODS
+from bayesprune.experiments.rows import ResultRow
 from bayesprune.report.comparison.points import diverged_rows, method_name
-from bayesprune.report.comparison.rows import ResultRow
 from bayesprune.report.document.sheets import Cell, Sheet, number, sheet, words
 
 

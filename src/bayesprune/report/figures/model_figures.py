@@ -1,4 +1,4 @@
-"""The figures of a reproduction that need its models or its histories."""
+"""The figures of a reproduction that need its models."""
 
 import math
 import warnings
@@ -16,14 +16,12 @@ from bayesprune.experiments.evidence import MODELS, evidence_name, load_evidence
 from bayesprune.experiments.published import published_networks
 from bayesprune.gates import gates
 from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
-from bayesprune.models import DescribedModel, build_network
 from bayesprune.prediction import predict
 from bayesprune.report.comparison.points import network_label
 from bayesprune.report.figures.canvas import gate_title
 from bayesprune.report.figures.class_correlation import draw_class_correlation
 from bayesprune.report.figures.input_regions import average_use, class_examples, draw_input_regions, input_regions
 from bayesprune.report.figures.probabilities import draw_probabilities
-from bayesprune.report.figures.pruning_history import draw_pruning_history, read_histories, shown_tradeoff
 from bayesprune.storage import exists, make_folder
 
 _DIGITS = (0, 1, 4, 7)
@@ -40,10 +38,10 @@ def tell_as_warning(message: str) -> None:
 def draw_model_figures(
     results: Path, figures: Path, *, say: Callable[[str], None] = tell_as_warning, data_dir: Path | None = None
 ) -> list[Path]:
-    """Draw what there is of the figures that need trained models, or how units were lost while they were trained.
+    """Draw what there is of the figures that need trained models.
 
-    For each published network they come from ``results/NETWORK-DATASET.jsonl`` and ``results/models/NETWORK-DATASET-dbb.safetensors``;
-    where a file is not there, its figures are not drawn.
+    For each published network they come from ``results/models/NETWORK-DATASET-dbb.safetensors``; where the file is not there, they are
+    not drawn.
 
     Args:
         results: the folder of a reproduction.
@@ -55,14 +53,12 @@ def draw_model_figures(
         The files that were drawn.
 
     Raises:
-        StorageError: a file of the reproduction is damaged or holds something else, or a figure cannot be written.
+        StorageError: the file of a model is damaged or holds something else, or a figure cannot be written.
     """
     make_folder(figures)
     drawn: list[Path] = []
     for network, dataset in published_networks():
-        rows, model = results / f"{network}-{dataset}.jsonl", results / MODELS / evidence_name(network, dataset)
-        if exists(rows):
-            drawn += _draw_history(rows, network, dataset, figures)
+        model = results / MODELS / evidence_name(network, dataset)
         if exists(model):
             trained = _dependent_model(network, known_dataset(dataset).classes, model)
             try:
@@ -72,20 +68,6 @@ def draw_model_figures(
                 continue
             drawn += _draw_model(trained, data, f"{network} on {dataset}", network_label(network, dataset), figures)
     return drawn
-
-
-def _draw_history(rows_file: Path, network: str, dataset: str, figures: Path) -> list[Path]:
-    with torch.device("meta"):  # Its gate places are all that is needed.
-        described = build_network(network)
-    assert isinstance(described, DescribedModel)
-    places = described.gate_places()
-    rows = read_histories(rows_file, len(places))
-    tradeoff = shown_tradeoff(rows)
-    if tradeoff is None:
-        return []
-    path = figures / f"kept-units-{network_label(network, dataset)}.png"
-    draw_pruning_history(rows, tradeoff, places, f"{network} on {dataset}", path)
-    return [path]
 
 
 def _dependent_model(network: str, num_classes: int, path: Path) -> nn.Module:

@@ -1,119 +1,77 @@
 """How a network lost its units in a reproduction: BB first, then DBB, the median over seeds."""
 
-import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bayesprune.errors import StorageError
-from bayesprune.experiments.published import tradeoff_value
-from bayesprune.models.description import GatePlace
+from bayesprune.experiments.rows import Look, ResultRow
+from bayesprune.models.zoo import gate_places
+from bayesprune.report.comparison.results import PAPER, tradeoff_order
 from bayesprune.report.figures.kept_units import draw_kept_units
-from bayesprune.storage import read_rows
 
 _METHODS = ("bb", "dbb")
 _USUAL = "1"
 
 
-def read_histories(path: Path, gates: int) -> list[dict[str, Any]]:
-    """The finished BB and DBB rows of a reproduction's file that have a history, all of one recipe: the paper's, if it is there.
+def shown_rows(rows: Sequence[ResultRow]) -> list[ResultRow]:
+    """The BB and DBB rows with a history that are shown.
 
-    Args:
-        path: of the JSONL file.
-        gates: how many the network has.
-
-    Raises:
-        StorageError: the file is damaged, or holds something else.
+    They are all of one recipe, the paper's if it is there, and at one trade-off: 1, or else the smallest that BB has.
     """
-    rows = []
-    for number, row in enumerate(read_rows(path), start=1):
-        wrong = _what_is_wrong(row, gates)
-        if wrong is not None:
-            raise StorageError(f"{path} is damaged or no file of a reproduction: line {number} {wrong}; put a good copy in its place")
-        if row["method"] in _METHODS and row["status"] == "finished" and row.get("history"):
-            rows.append(row)
-    recipes = [row.get("recipe") for row in rows]
-    chosen = "paper" if "paper" in recipes else next(iter(recipes), None)
-    return [row for row in rows if row.get("recipe") == chosen]
+    looked_at = [row for row in rows if row.method in _METHODS and row.history]
+    recipes = [row.recipe for row in looked_at]
+    recipe = PAPER if PAPER in recipes else next(iter(recipes), None)
+    tradeoffs = {row.tradeoff for row in looked_at if row.method == "bb" and row.recipe == recipe}
+    tradeoff = _USUAL if _USUAL in tradeoffs else min(tradeoffs, key=tradeoff_order, default=None)
+    return [row for row in looked_at if (row.recipe, row.tradeoff) == (recipe, tradeoff)]
 
 
-def shown_tradeoff(rows: Sequence[dict[str, Any]]) -> str | None:
-    """Which trade-off to show: 1, or else the smallest one; None if BB has no history."""
-    tradeoffs = {row["tradeoff"] for row in rows if row["method"] == "bb"}
-    return _USUAL if _USUAL in tradeoffs else min(tradeoffs, key=tradeoff_value, default=None)
-
-
-def median_history(histories: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+def median_history(histories: Sequence[Sequence[Look]]) -> list[Look]:
     """The median of several models' histories, number by number, at the epochs that all of them have."""
-    by_epoch = [{point["epoch"]: point for point in history} for history in histories]
-    common = sorted(set.intersection(*(set(points) for points in by_epoch))) if by_epoch else []
-    timeline = []
-    for epoch in common:
-        points = [points[epoch] for points in by_epoch]
-        timeline.append(
-            {
-                "epoch": epoch,
-                "seconds": median(point["seconds"] for point in points),
-                "error": median(point["error"] for point in points),
-                "kept": [median(units) for units in zip(*(point["kept"] for point in points), strict=True)],
-            }
-        )
-    return timeline
+    by_epoch = [{look.epoch: look for look in history} for history in histories]
+    common = sorted(set.intersection(*(set(looks) for looks in by_epoch))) if by_epoch else []
+    return [_median_look([looks[epoch] for looks in by_epoch]) for epoch in common]
 
 
-def pruning_history(rows: Sequence[dict[str, Any]], tradeoff: str) -> list[dict[str, Any]]:
-    """The stages BB and DBB at one trade-off, each the median over its seeds, in the form that ``draw_kept_units`` takes."""
+def pruning_history(rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
+    """The stages BB and DBB, each the median over its rows, in the form that ``draw_kept_units`` takes."""
     timeline = []
     for method in _METHODS:
-        own = [row["history"] for row in rows if (row["method"], row["tradeoff"]) == (method, tradeoff)]
-        timeline += [{"stage": method.upper(), **point} for point in median_history(own)]
+        looks = median_history([row.history for row in rows if row.method == method])
+        timeline += [{"stage": method.upper(), **asdict(look)} for look in looks]
     return timeline
 
 
-def draw_pruning_history(rows: Sequence[dict[str, Any]], tradeoff: str, places: Sequence[GatePlace], network: str, path: Path) -> None:
-    """Draw units in use and error against training time, at one trade-off.
+def draw_pruning_history(rows: Sequence[ResultRow], path: Path) -> bool:
+    """Draw units in use and error against training time.
 
     Args:
-        rows: with histories.
-        tradeoff: of BB, as it is printed.
-        places: of the network's gates.
-        network: what to call it.
+        rows: of one network and data set.
         path: of the PNG file to write.
+
+    Returns:
+        Whether there was a history to draw.
     """
-    own = [row for row in rows if row["tradeoff"] == tradeoff]
-    seeds = len({row.get("seed") for row in own})
-    recipe = next((row["recipe"] for row in own if row.get("recipe") not in (None, "paper")), None)
-    title = f"{network}, trade-off {tradeoff}: " + (f"median of {seeds} models" if seeds > 1 else "one model")
-    beside = max((row.get("side_by_side") or 1 for row in own), default=1)
+    shown = shown_rows(rows)
+    if not shown:
+        return False
+    first, places = shown[0], gate_places(shown[0].network)
+    seeds, beside = len({row.seed for row in shown}), max(row.side_by_side for row in shown)
+    models = f"median of {seeds} models" if seeds > 1 else "one model"
+    foreign = "" if first.recipe == PAPER else f" (recipe {first.recipe}, not the paper's)"
     draw_kept_units(
-        pruning_history(own, tradeoff),
+        pruning_history(shown),
         [place.units for place in places],
         [f"{place.controls} {place.side}" for place in places],
         path,
-        title=title if recipe is None else f"{title} (recipe {recipe}, not the paper's)",
+        title=f"{first.network} on {first.dataset}, trade-off {first.tradeoff}: {models}{foreign}",
         time_label="training time, seconds" + (f" for {beside} models side by side" if beside > 1 else ""),
     )
+    return True
 
 
-def _what_is_wrong(row: Any, gates: int) -> str | None:
-    """Why a line cannot be a row of a reproduction; None if it can."""
-    if not isinstance(row, dict) or not isinstance(row.get("method"), str) or not isinstance(row.get("status"), str):
-        return "is no row with a method and a status"
-    if row["method"] not in _METHODS or row["status"] != "finished":
-        return None
-    try:
-        tradeoff_value(row["tradeoff"])
-    except (KeyError, AttributeError, ValueError, ZeroDivisionError):
-        return "has no trade-off"
-    history = row.get("history") or []
-    if not isinstance(history, list) or not all(_is_point(point, gates) for point in history):
-        return f"has a history without an epoch, seconds, an error or the units of {gates} gates"
-    return None
-
-
-def _is_point(point: Any, gates: int) -> bool:
-    if not isinstance(point, dict) or not isinstance(point.get("kept"), list) or len(point["kept"]) != gates:
-        return False
-    numbers = [*(point.get(name) for name in ("epoch", "seconds", "error")), *point["kept"]]
-    return all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers)
+def _median_look(looks: Sequence[Look]) -> Look:
+    kept = tuple(median(units) for units in zip(*(look.kept for look in looks), strict=True))
+    return Look(looks[0].epoch, median(look.seconds for look in looks), median(look.error for look in looks), kept)

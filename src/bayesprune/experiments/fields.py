@@ -1,6 +1,6 @@
 """Fields of a row, each of the kind that it should be, or an error that says which file and line is wrong."""
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -58,11 +58,11 @@ class Fields:
             self.refuse(f"'{name}' is not a whole number{'' if least is None else f' of at least {least}'} but {value!r}")
         return value
 
-    def units(self, name: str) -> tuple[float, ...]:
-        """A field that is a list of counts."""
+    def units(self, name: str, gates: int) -> tuple[float, ...]:
+        """A field that is a list of counts, one for each gate."""
         value = self.raw(name)
-        if not isinstance(value, list) or not value or not all(_is_number(count) and count >= 0 for count in value):
-            self.refuse(f"'{name}' is not a list of counts but {value!r}")
+        if not isinstance(value, list) or len(value) != gates or not all(_is_number(count) and count >= 0 for count in value):
+            self.refuse(f"'{name}' is not a list of the units of {gates} gates but {value!r}")
         return tuple(float(count) for count in value)
 
     def part(self, name: str) -> "Fields":
@@ -72,6 +72,13 @@ class Fields:
             self.refuse(f"'{name}' has no fields but is {value!r}")
         return Fields(value, f"{self.place}, {name}")
 
+    def parts(self, name: str) -> "list[Fields]":
+        """A field that is a list of parts, each with fields itself."""
+        value = self.raw(name)
+        if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
+            self.refuse(f"'{name}' is not a list of parts with fields but {value!r}")
+        return [Fields(part, f"{self.place}, {name}, part {number}") for number, part in enumerate(value, start=1)]
+
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -1,0 +1,68 @@
+"""The files of results that a report compares with the paper: which rows each may hold, and their order."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from bayesprune.errors import ResultsError
+from bayesprune.experiments import protocol
+from bayesprune.experiments.published import METHODS, published_networks, tradeoff_value
+from bayesprune.experiments.rows import ResultRow, read_result_rows
+from bayesprune.storage import exists, is_folder
+from bayesprune.training import recipes
+
+OWN_RECIPE = f"{protocol.OWN}.jsonl"
+"""The file with rows of a recipe of ours."""
+PAPER, QUICK = recipes.PAPER.name, protocol.QUICK.name
+"""The recipe of the paper, and the small form of it that tries the machinery and must never be shown as the real thing."""
+
+
+def read_results(results: Path) -> dict[tuple[str, str], list[ResultRow]]:
+    """The rows of every network and data set of the paper that has any, whatever their order in the file.
+
+    Raises:
+        ResultsError: there are none, or some are incomplete, doubled, or of a recipe that is neither the paper's nor quick.
+        StorageError: a file cannot be read.
+    """
+    if not is_folder(results):
+        raise ResultsError(f"there is no folder {results}: give the one that has the rows of a reproduction with --results")
+    found = {}
+    for network, dataset in published_networks():
+        path = results / f"{network}-{dataset}.jsonl"
+        rows = read_result_rows(path) if exists(path) else []
+        for number, row in enumerate(rows, start=1):
+            if (row.network, row.dataset) != (network, dataset):
+                raise ResultsError(f"{path}, line {number} is of {row.network} on {row.dataset}: it belongs into another file")
+            if row.recipe not in (PAPER, QUICK):
+                raise ResultsError(f"{path}, line {number} is of the recipe '{row.recipe}': only 'paper' is compared with the paper")
+        if rows:
+            found[network, dataset] = in_order(rows)
+    if not found:
+        names = ", ".join(f"{network}-{dataset}.jsonl" for network, dataset in published_networks())
+        raise ResultsError(f"there are no rows in {results}: expected some in {names}")
+    return found
+
+
+def read_own_recipe(results: Path) -> list[ResultRow]:
+    """The rows of our own recipe; none if there is no such file.
+
+    Raises:
+        ResultsError: they are damaged, of the paper's recipe, or of several.
+    """
+    path = results / OWN_RECIPE
+    rows = in_order(read_result_rows(path)) if exists(path) else []
+    recipes = sorted({row.recipe for row in rows})
+    if PAPER in recipes:
+        raise ResultsError(f"{path} has rows of the recipe 'paper', which belong into the files of their networks")
+    if len(recipes) > 1:
+        raise ResultsError(f"{path} has rows of several recipes, {', '.join(recipes)}: a table of one compares nothing else")
+    return rows
+
+
+def in_order(rows: Iterable[ResultRow]) -> list[ResultRow]:
+    """Sorted as the paper's tables are: by method, then by trade-off, then by seed."""
+    return sorted(rows, key=lambda row: (row.network, row.dataset, METHODS.index(row.method), tradeoff_order(row.tradeoff), row.seed))
+
+
+def tradeoff_order(tradeoff: str | None) -> tuple[float, str]:
+    """What sorts trade-offs: their values, and their texts where those are the same."""
+    return (-1.0, "") if tradeoff is None else (tradeoff_value(tradeoff), tradeoff)

@@ -1,0 +1,66 @@
+import pytest
+from reproduction import DATASET, NETWORK, ROWS, as_printed, row, write_results
+
+from bayesprune.errors import ResultsError
+from bayesprune.report.comparison.results import OWN_RECIPE, read_own_recipe, read_results
+
+
+def read(folder, rows):
+    return read_results(write_results(folder, rows))[NETWORK, DATASET]
+
+
+def test_rows_come_in_the_order_of_the_tables(tmp_path):
+    rows = [
+        row("bb", "8", 1, 1.0),
+        row("bb", "8", 0, 1.0),
+        row("bb", "1", 0, 1.0),
+        row("dense", None, 0, 1.0),
+        row("l0", "0.1/60000", 0, 1.0),
+    ]
+    found = read(tmp_path, rows)
+    assert [(one.method, one.tradeoff, one.seed) for one in found] == [
+        ("dense", None, 0), ("l0", "0.1/60000", 0), ("bb", "1", 0), ("bb", "8", 0), ("bb", "8", 1),
+    ]  # fmt: skip
+    assert read(tmp_path, rows[::-1]) == found
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"network": "lenet5-caffe", "kept": [1, 2, 3, 4]}, "is of lenet5-caffe on mnist: it belongs into another file"),
+        ({"dataset": "cifar10"}, "is of lenet-500-300 on cifar10: it belongs into another file"),
+        ({"recipe": "fast"}, "is of the recipe 'fast'"),
+    ],
+)
+def test_row_of_another_file_is_named(tmp_path, change, complaint):
+    with pytest.raises(ResultsError, match=f"{ROWS}, line 2 {complaint}"):
+        read(tmp_path, [row("bb", "1", 0, 1.0), row("bb", "1", 1, 1.0) | change])
+
+
+def test_nothing_to_read(tmp_path):
+    with pytest.raises(ResultsError, match="no folder"):
+        read_results(tmp_path / "nowhere")
+    with pytest.raises(ResultsError, match=rf"no rows in .*{ROWS}"):
+        read_results(tmp_path)
+    with pytest.raises(ResultsError, match="no rows"):
+        read_results(write_results(tmp_path, []))
+
+
+def test_every_network_of_the_paper_is_read(tmp_path):
+    write_results(tmp_path, as_printed(seeds=1))
+    write_results(tmp_path, as_printed("lenet5-caffe", seeds=1), "lenet5-caffe-mnist.jsonl")
+    (tmp_path / "other.jsonl").write_text("not ours")
+    assert list(read_results(tmp_path)) == [("lenet-500-300", "mnist"), ("lenet5-caffe", "mnist")]
+
+
+def test_own_recipe(tmp_path):
+    assert read_own_recipe(tmp_path) == []
+    write_results(tmp_path, [row("bb", "1", 0, 1.0, recipe="ours")], OWN_RECIPE)
+    assert read_own_recipe(tmp_path)[0].recipe == "ours"
+
+
+@pytest.mark.parametrize(("recipes", "complaint"), [(("paper",), "recipe 'paper'"), (("a", "b"), "several recipes, a, b")])
+def test_own_recipe_is_one_of_ours(tmp_path, recipes, complaint):
+    write_results(tmp_path, [row("bb", "1", seed, 1.0, recipe=recipe) for seed, recipe in enumerate(recipes)], OWN_RECIPE)
+    with pytest.raises(ResultsError, match=complaint):
+        read_own_recipe(tmp_path)
