@@ -1,8 +1,10 @@
 import pytest
 
+from bayesprune.attach import sparsify
 from bayesprune.errors import InputError
+from bayesprune.experiments.main_job import RunConfig, plan_of
 from bayesprune.experiments.settings import gate_weights, usual_tradeoff
-from bayesprune.gates import METHODS
+from bayesprune.gates import METHODS, gates
 from bayesprune.models import NETWORKS, build_network
 from bayesprune.training import find_recipe
 
@@ -21,6 +23,14 @@ def test_convolutions_of_lenet5_weigh_more(method, weights):
 @pytest.mark.parametrize("method", ["l0", "cd"])
 def test_penalties_on_weights_are_the_same_everywhere(method):
     assert gate_weights("lenet5-caffe", method) is None
+
+
+def test_weights_of_lenet5_have_a_price_by_layer():
+    plan = plan_of(RunConfig(network="lenet5-caffe", method="l0", tradeoff=0.1 / 60_000), PAPER, 60_000)
+    assert plan.hyperparameters["price"] == pytest.approx((50.0, 1.5, 0.1, 1.0))
+    gated = sparsify(build_network("lenet5-caffe"), "l0", **plan.hyperparameters)
+    assert [gate.price for gate in gates(gated).values()] == pytest.approx([50.0, 1.5, 0.1, 1.0])
+    assert plan_of(RunConfig(network="lenet-500-300", method="l0"), PAPER, 60_000).hyperparameters["price"] == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -204,14 +204,15 @@ def plan_of(config: RunConfig, recipe: Recipe, n_data: int) -> Plan:
         )
     if config.tradeoff is not None and config.method == "cd":
         raise InputError("concrete dropout has no trade-off: leave --tradeoff out")
+    tradeoff = _usual(config) if config.tradeoff is None else config.tradeoff
     return make_plan(
         config.method,
         recipe,
         n_data,
-        tradeoff=_usual(config) if config.tradeoff is None else config.tradeoff,
+        tradeoff=tradeoff,
         kl_scale=config.kl_scale,
         gate_weights=gate_weights(config.network, config.method, recipe.name),
-        hyperparameters=hyperparameters(config.method),
+        hyperparameters=hyperparameters(config.network, config.method, tradeoff, n_data),
         seed=config.seed,
         before_norm=config.before_norm,
         precision=config.precision,
