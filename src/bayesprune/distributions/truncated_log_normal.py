@@ -31,7 +31,7 @@ def _scaled_log_mass(lower: Tensor, upper: Tensor) -> Tensor:
     """log of (Phi(upper) - Phi(lower)) exp(r^2 / 2), with r = min(upper, 0) and lower <= 0."""
     tail = upper <= 0.0
     low_tail, up_tail = torch.where(tail, lower, -2.0), torch.where(tail, upper, -1.0)
-    at_upper, at_lower = log_erfcx(-up_tail / _ROOT_TWO), log_erfcx(-low_tail / _ROOT_TWO)
+    at_upper, at_lower = log_erfcx(torch.stack([up_tail, low_tail]) / -_ROOT_TWO).unbind()
     log_share_below = 0.5 * (up_tail - low_tail) * (up_tail + low_tail) + at_lower - at_upper
     in_tail = at_upper + log1mexp(log_share_below) - math.log(2.0)
     low_body, up_body = torch.where(tail, -1.0, lower), torch.where(tail, 1.0, upper)
@@ -105,9 +105,8 @@ def log_sample(mu: Tensor, sigma: Tensor, uniform: Tensor) -> Tensor:
     dtype = mu.dtype
     mu, sigma, uniform = mu.double(), sigma.double(), uniform.double()
     lower, upper = _edges(mu, sigma, 0.0)
-    log_upper = log_ndtr(upper)
-    log_odds = log_ndtr(lower) - log_upper
-    log_p = log_upper + torch.log(uniform + (1.0 - uniform) * torch.exp(log_odds))
+    log_lower, log_upper = log_ndtr(torch.stack([lower, upper])).unbind()
+    log_p = log_upper + torch.log(uniform + (1.0 - uniform) * torch.exp(log_lower - log_upper))
     return (mu + sigma * _inverse_log_ndtr(log_p)).clamp(LOG_LOW, LOG_HIGH).to(dtype)
 
 
@@ -133,5 +132,7 @@ def _inverse_log_ndtr(log_p: Tensor) -> Tensor:
 
 
 def _newton_step(x: Tensor, log_p: Tensor) -> Tensor:
-    mills_ratio = math.sqrt(math.pi / 2.0) * torch.exp(log_erfcx(-x / _ROOT_TWO))
-    return x - (log_ndtr(x) - log_p) * mills_ratio
+    """The next x, for x in the lower tail."""
+    scaled = log_erfcx(x / -_ROOT_TWO)
+    mills_ratio = math.sqrt(math.pi / 2.0) * torch.exp(scaled)
+    return x - (scaled - 0.5 * x.square() - math.log(2.0) - log_p) * mills_ratio
