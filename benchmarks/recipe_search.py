@@ -264,6 +264,7 @@ def _stage(
         kl_scales=scales,
         seeds=[derive_seed(seed, stage) for *_, seed in tried],
         rate_factors=[candidate.rate for candidate, *_ in tried],  # All ones cost nothing.
+        shrink=stage == "dbb",
     )
     averages = Averages(trainer)
     started = time.perf_counter()

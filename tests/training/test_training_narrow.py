@@ -48,7 +48,9 @@ def check(model, inputs, at_least=0):
         outputs = zip(tree_leaves(model(inputs)), tree_leaves(narrow(inputs)), strict=True)
     for expected, found in outputs:
         assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
-    assert candidate.size < sum(parameter.numel() for parameter in model.parameters())
+    size, before = (sum(parameter.numel() for parameter in each.parameters()) for each in (narrow, model))
+    assert size < before
+    assert Shrinking([model], inputs).candidate(used([model]), pays=lambda _: False) is None
     for name in going:
         assert gates(narrow)[name].num_units <= max(int(gates(model)[name].keep().sum()), 2)
 

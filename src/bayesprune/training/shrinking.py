@@ -1,7 +1,7 @@
 """Taking units out of models while they are trained, so that steps get cheaper as the networks thin."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +24,6 @@ class Candidate:
 
     narrow: list[Narrow]
     kept: list[Kept]
-
-    @property
-    def size(self) -> int:
-        """How many numbers are trained in one of them."""
-        return sum(parameter.numel() for parameter in self.narrow[0].model.parameters())
 
 
 class Shrinking:
@@ -67,17 +62,20 @@ class Shrinking:
         model = self.models[0] if self.narrow is None else self.narrow[0].model
         return [gate.num_units for gate in gates(model).values()]
 
-    def candidate(self, alive: Mapping[str, Tensor]) -> "Candidate | None":
-        """Narrower models that compute what the whole ones do; None if there is nothing to remove.
+    def candidate(self, alive: Mapping[str, Tensor], pays: Callable[[nn.Module], bool] = lambda _narrow: True) -> "Candidate | None":
+        """Narrower models that compute what the whole ones do; None if there is nothing to remove, or not enough.
 
         Units of gates for which that cannot be done stay from now on, and ``staying`` says why.
 
         Args:
             alive: for each gate which of the units that it has are in use, of shape (models, units).
+            pays: whether a model is narrow enough, so that the others, of the same shape, are made too.
         """
         while True:
             kept = self._proposed(alive)
             if all(len(units) == len(self.kept[0][name]) for name, units in kept[0].items()):
+                return None
+            if not pays(narrowed(self.models[0], self.cuts, kept[0]).model):
                 return None
             made = self._made(kept)
             failed = [index for index, each in enumerate(made) if not self._is_same(self.models[index], each)]

@@ -24,7 +24,7 @@ from bayesprune.training.moments import Moments, read_moments, write_moments
 from bayesprune.training.narrow import Narrow
 from bayesprune.training.rank_step import step_for
 from bayesprune.training.recipes import StageRecipe
-from bayesprune.training.shrinking import Candidate, Shrinking
+from bayesprune.training.shrinking import Shrinking
 from bayesprune.training.sources import BatchSource, first_inputs
 from bayesprune.training.store import KEPT, MODEL, OPTIMIZER
 
@@ -144,7 +144,7 @@ class StageTrainer:
         self._seconds = time.perf_counter() - self._began
         self.epoch += 1
         losses = [float(total) / steps for total in self.step.total]
-        if not self.finished:
+        if not self.finished and not self._decided:
             self._shrink()
         return losses
 
@@ -239,8 +239,8 @@ class StageTrainer:
         if all(bool(used.all()) for used in alive.values()):
             return
         self.write_back()
-        candidate = self.shrinking.candidate(alive)
-        if candidate is None or not self._pays(candidate):
+        candidate = self.shrinking.candidate(alive, self._pays)
+        if candidate is None:
             return
         moments = self._moments()
         self.shrinking.adopt(candidate)
@@ -248,12 +248,12 @@ class StageTrainer:
         write_moments(self.step.optimizer, self.members, self._narrow, moments)
         self.removals.append({"epoch": self.epoch, "left": self.shrinking.widths})
 
-    def _pays(self, candidate: Candidate) -> bool:
+    def _pays(self, narrow: nn.Module) -> bool:
         """Whether steps become cheaper by more than it costs to make a new program; on a processor there is none to make."""
         if self._program is None:
             return True
-        now = sum(parameter.numel() for parameter in self.first.parameters())
-        saved = _GAIN_ON_GPU * (1.0 - candidate.size / now)
+        size, now = (sum(parameter.numel() for parameter in model.parameters()) for model in (narrow, self.first))
+        saved = _GAIN_ON_GPU * (1.0 - size / now)
         to_come = (self.recipe.epochs - self.epoch) * self._seconds
         return saved * to_come > self._program.seconds_to_set_up
 
