@@ -45,6 +45,7 @@ class Candidate:
         consistency: weight of the divergence between the predictions of two draws of the gates (R-Drop, Wu et al., 2021).
         gate_weights: on the divergences of the three gates in the stage of BB.
         second_consistency: that of the stage of DBB; None for the same.
+        in_proportion: divide the consistency of the stage of DBB by the trade-off, as the recipes do.
         second_weights: on the divergences of the three gates in the stage of DBB.
         rate: factor on all learning rates.
     """
@@ -56,6 +57,7 @@ class Candidate:
     consistency: float = 0.0
     gate_weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
     second_consistency: float | None = None
+    in_proportion: bool = False
     second_weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
     rate: float = 1.0
 
@@ -89,6 +91,7 @@ FEW_HIDDEN = (0.4, 1.8, 0.6)
 """DBB computes all units that BB keeps of a hidden layer, but only the pixels that an input needs: so many pixels cost little."""
 FEW = Candidate("few hidden", consistency=0.5, gate_weights=FEW_HIDDEN)
 LIGHT = replace(FEW, name="light", consistency=1.0, second_consistency=0.3, weight_decay=3e-5)
+LIGHTER = Candidate("lighter, in proportion", weight_decay=1e-5, consistency=1.0, gate_weights=FEW_HIDDEN, in_proportion=True)
 PROGRAMS = {
     "regularisers": Program(
         [
@@ -155,9 +158,9 @@ PROGRAMS = {
         epochs=(200, 200),
         twice=True,
     ),
-    "longer": Program([FEW], tradeoffs=(1.0, 3.0, 5.0), seeds=(0, 1, 2), epochs=(400, 400), twice=True),
-    "cosine": Program([FEW], tradeoffs=(1.0, 3.0, 5.0), seeds=(0, 1, 2), schedule="cosine", twice=True),
-    "warm-up": Program([FEW], tradeoffs=(1.0, 3.0, 5.0), seeds=(0, 1, 2), warmup=0.1, twice=True),
+    "longer": Program([LIGHTER], tradeoffs=(1.0, 2.0, 3.5, 5.0), epochs=(300, 300), twice=True),
+    "cosine": Program([LIGHTER], tradeoffs=(1.0, 2.0, 3.5, 5.0), schedule="cosine", twice=True),
+    "warm-up": Program([LIGHTER], tradeoffs=(1.0, 2.0, 3.5, 5.0), warmup=0.1, twice=True),
 }
 
 
@@ -199,10 +202,11 @@ class Averages:
     """The mean of the models' parameters over the last part of a stage, an epoch a sample."""
 
     def __init__(self, trainer: StageTrainer) -> None:
-        self.trainer, self.count, self.means = trainer, 0, [torch.zeros_like(p) for p in trainer.members.parameters.values()]
+        self.trainer, self.count, self.means = trainer, 0, list[Tensor]()
 
     @torch.no_grad()
     def look(self) -> None:
+        self.means = self.means or [torch.zeros_like(p) for p in self.trainer.members.parameters.values()]
         if self.trainer.epoch > AVERAGED_FROM * self.trainer.recipe.epochs:
             self.count += 1
             for mean, parameter in zip(self.means, self.trainer.members.parameters.values(), strict=True):
@@ -229,7 +233,7 @@ def search(name: str, program: Program, data: Dataset, pretrained: dict[int, nn.
     scales = [tuple(gamma * weight for weight in candidate.gate_weights) for candidate, gamma, _ in tried]
     for stage in ("bb", "dbb"):
         if stage == "dbb":
-            models = [_dependent(model, candidate) for model, (candidate, *_) in zip(models, tried, strict=True)]
+            models = [_dependent(model, candidate, gamma) for model, (candidate, gamma, _) in zip(models, tried, strict=True)]
             scales = [candidate.second_weights for candidate, *_ in tried]
         recipe = StageRecipe(
             epochs=program.epochs[stage == "dbb"], weight_decay=0.0, schedule=program.schedule, kl_warmup=program.warmup * (stage == "bb")
@@ -237,12 +241,14 @@ def search(name: str, program: Program, data: Dataset, pretrained: dict[int, nn.
         yield from _stage(name, stage, models, recipe, tried, scales, training, validation)
 
 
-def _dependent(model: nn.Module, candidate: Candidate) -> nn.Module:
+def _dependent(model: nn.Module, candidate: Candidate, gamma: float) -> nn.Module:
     """The model as the second stage finds it."""
     dependent = make_dependent(model)
+    assert isinstance(dependent, TriedLeNet)
     if candidate.second_consistency is not None:
-        assert isinstance(dependent, TriedLeNet)
         dependent.settings[-1] = candidate.second_consistency
+    if candidate.in_proportion:
+        dependent.settings[-1] /= gamma
     return dependent
 
 

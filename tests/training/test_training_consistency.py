@@ -13,9 +13,13 @@ from bayesprune.errors import InputError
 from bayesprune.gates import gates
 from bayesprune.models.lenet import LeNet500300
 from bayesprune.objective import disagreement
+from bayesprune.training.plan import make_plan
 from bayesprune.training.recipes import CONSISTENT, PAPER, StageRecipe
+from bayesprune.training.stages import run_stages
 from bayesprune.training.step import Step, objective
+from bayesprune.training.store import NoStore
 from bayesprune.training.trainer import StageTrainer
+from bayesprune.training.watching import Silent
 
 
 def small(seed=0):
@@ -57,7 +61,7 @@ def test_objective_by_hand():
     x, y = torch.rand(4, 1, 3, 3), torch.tensor([1, 2, 3, 4])
     weights = torch.tensor([0.1, 0.2, 0.3])
     torch.manual_seed(5)
-    found = objective(F.cross_entropy, "cpu", torch.float32, 0.7, model, x, y, weights)
+    found = objective(F.cross_entropy, "cpu", torch.float32, model, x, y, weights, torch.tensor(0.7))
     torch.manual_seed(5)
     logits = model(torch.cat([x, x]))
     divergence = sum(weight * gate.kl() for weight, gate in zip(weights, gates(model).values(), strict=True))
@@ -68,7 +72,7 @@ def test_objective_by_hand():
 def test_none_is_the_usual_objective():
     model, x, y = small().train(), torch.rand(4, 1, 3, 3), torch.tensor([1, 2, 3, 4])
     torch.manual_seed(5)
-    found = objective(F.cross_entropy, "cpu", torch.float32, 0.0, model, x, y, torch.zeros(3))
+    found = objective(F.cross_entropy, "cpu", torch.float32, model, x, y, torch.zeros(3), torch.zeros(0))
     torch.manual_seed(5)
     torch.testing.assert_close(found, F.cross_entropy(model(x), y))
 
@@ -83,6 +87,37 @@ def test_members_as_alone():
     other = together.write_back()[1].state_dict()
     for name, tensor in alone.write_back()[0].state_dict().items():
         torch.testing.assert_close(other[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_members_have_weights_of_their_own():
+    recipe = StageRecipe(epochs=2, consistency=0.5)
+    alone = StageTrainer([small(1)], batches(), StageRecipe(epochs=2, consistency=2.0), F.cross_entropy, seeds=[7])
+    together = StageTrainer([small(0), small(1)], batches(), recipe, F.cross_entropy, seeds=[6, 7], consistency=[0.0, 2.0])
+    for _ in range(2):
+        first, second = alone.train_epoch(lambda _: None), together.train_epoch(lambda _: None)
+    assert second[1] == pytest.approx(first[0], rel=1e-5)
+
+
+def test_beside_the_divergence_it_weighs_the_same_in_both_stages():
+    for tradeoff in (0.5, 4.0):
+        plan = make_plan("dbb", CONSISTENT, 60_000, tradeoff=tradeoff, gate_weights=(0.4, 1.8, 0.6))
+        assert plan.consistency("pruned") == CONSISTENT.stages["pruned"].consistency
+        assert plan.consistency("dependent") == CONSISTENT.stages["dependent"].consistency / tradeoff
+    assert make_plan("dbb", CONSISTENT, 60_000, kl_scale=0.0).consistency("dependent") == CONSISTENT.stages["dependent"].consistency
+    assert make_plan("dbb", CONSISTENT, 60_000, kl_scale=[1.0, 2.0]).strength == 1.0
+
+
+def test_stages_take_it_from_the_plan(monkeypatch):
+    seen = []
+    before = StageTrainer.__init__
+    monkeypatch.setattr(
+        StageTrainer, "__init__", lambda self, *given, **named: (seen.append(named["consistency"]), before(self, *given, **named))[1]
+    )
+    plans = [make_plan("dbb", CONSISTENT.with_epochs(1), 20, tradeoff=tradeoff, pretrain=False) for tradeoff in (1.0, 4.0)]
+    networks = [LeNet500300(widths=(7, 5), input_shape=(1, 3, 3)) for _ in plans]
+    run_stages(networks, plans, batches(), None, F.cross_entropy, NoStore(), Silent())
+    first, second = CONSISTENT.stages["pruned"].consistency, CONSISTENT.stages["dependent"].consistency
+    assert seen == [[first, first], [second, second / 4.0]]
 
 
 def test_it_makes_predictions_agree():
@@ -106,7 +141,7 @@ def test_it_makes_predictions_agree():
 def test_for_classification_only(model, targets):
     loss = F.cross_entropy if not targets.is_floating_point() else F.mse_loss
     with pytest.raises(InputError, match="classification"):
-        objective(loss, "cpu", torch.float32, 1.0, model, torch.rand(4, 1, 3, 3), targets, torch.zeros(0))
+        objective(loss, "cpu", torch.float32, model, torch.rand(4, 1, 3, 3), targets, torch.zeros(0), torch.ones(()))
 
 
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
@@ -127,4 +162,4 @@ def test_steps_take_it_from_the_recipe(monkeypatch):
     before = Step.__init__
     monkeypatch.setattr(Step, "__init__", lambda self, *arguments: (seen.append(arguments[-1]), before(self, *arguments))[1])
     StageTrainer([small()], batches(), StageRecipe(epochs=1, consistency=0.3), F.cross_entropy)
-    assert seen == [0.3]
+    assert seen == [[0.3]]

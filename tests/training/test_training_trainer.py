@@ -102,10 +102,10 @@ def test_divergence_warms_up(make_trainer, monkeypatch, share, steps):
     made, seen = make_trainer("bb", StageRecipe(epochs=4, kl_warmup=share), kl_scales=[0.7]), []
     objective = made.step.objective
 
-    def spy(inputs, targets, weights):
+    def spy(inputs, targets, weights, consistency):
         assert weights.shape == (1, len(gates(made.first)))
         seen.append(weights[0, 0].item() * 60 / 0.7)
-        return objective(inputs, targets, weights)
+        return objective(inputs, targets, weights, consistency)
 
     monkeypatch.setattr(made.step, "objective", spy)
     while not made.finished:

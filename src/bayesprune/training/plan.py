@@ -29,6 +29,7 @@ class Plan:
         seed: of everything random.
         kl_scale: factors on the divergence in the pruning stage.
         hyperparameters: of the gates in the pruning stage.
+        strength: the trade-off's factor on the divergence, before it was weighed by gate.
         before_norm: where the gates of convolutions go; see ``sparsify``.
         precision: the type to compute layers in, by name.
     """
@@ -39,12 +40,18 @@ class Plan:
     seed: int = 0
     kl_scale: KLScale = 1.0
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    strength: float = 1.0
     before_norm: bool = False
     precision: str = "float32"
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise InputError(f"precision is {' or '.join(PRECISIONS)}, not '{self.precision}'")
+
+    def consistency(self, stage: StageName) -> float:
+        """The weight of consistency in a stage: in proportion to that of the divergence, which in the input-dependent stage is 1."""
+        weight = self.recipe.stages[stage].consistency
+        return weight / self.strength if stage == "dependent" and self.strength else weight
 
 
 def usual_stages(method: str, pretrain: bool = True) -> tuple[StageName, ...]:
@@ -101,10 +108,12 @@ def make_plan(
         raise InputError(f"a trade-off is a finite number above zero, not {chosen}")
     meaning = method_class(static_method(method)).from_tradeoff(chosen, n_data)
     scale: KLScale = meaning.kl_scale if kl_scale is None else kl_scale
+    strength = 1.0
     if isinstance(scale, (int, float)):
         if not (math.isfinite(scale) and scale >= 0):
             raise InputError(f"kl_scale must be finite and not negative, not {scale}")
+        strength = float(scale)
         if gate_weights is not None:
             scale = tuple(scale * weight for weight in gate_weights)
     settings = {**meaning.hyperparameters, **(hyperparameters or {})}
-    return Plan(method, recipe, usual_stages(method, pretrain), seed, scale, settings, before_norm, precision)
+    return Plan(method, recipe, usual_stages(method, pretrain), seed, scale, settings, strength, before_norm, precision)

@@ -102,7 +102,9 @@ def put_gates_in(model: nn.Module, plan: Plan, example_inputs: Tensor) -> nn.Mod
 def _check_plans(plans: Sequence[Plan]) -> None:
     first = plans[0]
     for plan in plans:
-        same = dataclasses.replace(plan, seed=first.seed, kl_scale=first.kl_scale, hyperparameters=first.hyperparameters)
+        same = dataclasses.replace(
+            plan, seed=first.seed, kl_scale=first.kl_scale, hyperparameters=first.hyperparameters, strength=first.strength
+        )
         if same != first:
             raise InputError("models that are trained side by side have the same method, stages, recipe and precision")
 
@@ -136,7 +138,15 @@ def _take_up(
     # What no input uses is decided before the input-dependent stage: without it a step computes the same, sooner.
     shrink = recipe.shrink or stage == "dependent"
     trainer = StageTrainer(
-        models, training, recipe.stages[stage], loss, kl_scales=kl_scales, seeds=seeds, precision=precision, shrink=shrink
+        models,
+        training,
+        recipe.stages[stage],
+        loss,
+        kl_scales=kl_scales,
+        seeds=seeds,
+        consistency=[plan.consistency(stage) for plan in plans],
+        precision=precision,
+        shrink=shrink,
     )
     if found is None:
         return StageRecord(stage, rows=list(rows)), trainer

@@ -30,7 +30,7 @@ class Step:
         steps: of an epoch.
         rate_factors: on the learning rates of each member.
         precision: the type to compute layers in.
-        consistency: weight of the disagreement between two draws of the masks; see ``StageRecipe``.
+        consistency: for each member the weight of the disagreement between two draws of the masks; see ``StageRecipe``.
     """
 
     def __init__(
@@ -43,13 +43,14 @@ class Step:
         steps: int,
         rate_factors: Sequence[float] | None = None,
         precision: torch.dtype = torch.float32,
-        consistency: float = 0.0,
+        consistency: Sequence[float] = (),
     ) -> None:
         self.members = members
         device = next(iter(members.parameters.values())).device
         self.weights = divergence_weights.to(device)
         self.factors = None if rate_factors is None or set(rate_factors) == {1.0} else torch.tensor(rate_factors, device=device)
-        self.objective = members.vectorised(partial(objective, loss, device.type, precision, consistency))
+        self.consistency = torch.tensor(consistency, device=device) if any(consistency) else torch.zeros(len(members), 0, device=device)
+        self.objective = members.vectorised(partial(objective, loss, device.type, precision))
         self.keys = NoiseKeys(members.first, seeds, device)
         if not members.alone:
             members.buffers |= self.keys.buffers
@@ -75,7 +76,8 @@ class Step:
     def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The objective of every member for its batch."""
         self.keys.set(self.key_table.index_select(0, self.position)[0])
-        return self.objective(inputs, targets, self.weights * self.warmup_table.index_select(0, self.position))  # type: ignore[no-any-return]
+        weights = self.weights * self.warmup_table.index_select(0, self.position)
+        return self.objective(inputs, targets, weights, self.consistency)  # type: ignore[no-any-return]
 
     def whole(self, inputs: Tensor) -> Tensor:
         """The inputs of the batch that ``losses`` was given a part of: here, all of it."""
@@ -110,11 +112,11 @@ def objective(
     loss: LossFunction,
     device: str,
     precision: torch.dtype,
-    consistency: float,
     model: nn.Module,
     inputs: Tensor,
     targets: Tensor,
     weights: Tensor,
+    consistency: Tensor,
 ) -> Tensor:
     """The negative evidence lower bound per datum of one model; see ``negative_elbo``.
 
@@ -122,19 +124,19 @@ def objective(
         loss: mean loss of a batch, from outputs and targets.
         device: its type.
         precision: the type to compute layers in.
-        consistency: with a weight above zero the batch is shown twice, and the disagreement of the two predictions is part of the loss.
         model: with or without gates.
         inputs: of the batch.
         targets: of the batch.
         weights: on the divergence of each gate: its scale over the number of data.
+        consistency: unless it is empty, the batch is shown twice, and this is the weight of the disagreement of the two predictions.
     """
-    if consistency:
+    if consistency.numel():
         inputs, targets = torch.cat([inputs, inputs]), torch.cat([targets, targets])
     with torch.autocast(device, precision, enabled=precision != torch.float32):
         outputs = model(inputs)
     outputs = outputs if precision == torch.float32 else outputs.float()
     value = loss(outputs, targets).mean()
-    if consistency:
+    if consistency.numel():
         value = value + consistency * disagreement(_logits(outputs, targets))
     found = divergences(list(gates(model).values()))
     return value + sum(weight * divergence for weight, divergence in zip(weights.unbind(), found, strict=True)) if found else value

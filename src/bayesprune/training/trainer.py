@@ -54,6 +54,7 @@ class StageTrainer:
         kl_scales: factors on the divergence, for each of the models with gates.
         seeds: of this stage, for each of the models.
         rate_factors: on the learning rates, for each of the models.
+        consistency: its weight, for each of the models; by default the recipe's.
         precision: the type to compute layers in.
         captured: run as one program on a GPU; by default wherever that is possible.
         shrink: take units that are pruned and stay so out of the models while they are trained.
@@ -69,6 +70,7 @@ class StageTrainer:
         kl_scales: Sequence[KLScale] | None = None,
         seeds: Sequence[int] | None = None,
         rate_factors: Sequence[float] | None = None,
+        consistency: Sequence[float] | None = None,
         precision: torch.dtype = torch.float32,
         captured: bool | None = None,
         shrink: bool = False,
@@ -81,6 +83,7 @@ class StageTrainer:
         """Members whose loss or weights are not finite any more, and where that began."""
         self.device = next(models[0].parameters()).device
         self.kl_scales, self.rate_factors, self.precision = kl_scales, rate_factors, precision
+        self.consistency = [recipe.consistency] * len(models) if consistency is None else list(consistency)
         self._train_together(models)
         possible = self.device.type == "cuda" and isinstance(source, TensorBatches) and source.n_data >= source.batch_size
         self.captures = possible if captured is None else captured and possible
@@ -103,7 +106,7 @@ class StageTrainer:
         for group in groups:
             group["lr"] *= self.recipe.gate_speed if group["name"] == "gates" else 1.0
         weights = _divergence_weights(models, self.kl_scales, self.source.n_data)
-        about = (weights, groups, self.seeds, len(self.source), self.rate_factors, self.precision, self.recipe.consistency)
+        about = (weights, groups, self.seeds, len(self.source), self.rate_factors, self.precision, self.consistency)
         self.step = step_for(self.source, self.members, self.loss, *about)
         self.step.keys.release()
         self._program: CapturedEpoch | None = None
