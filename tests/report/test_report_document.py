@@ -90,12 +90,10 @@ def test_figures_are_shown_if_they_are_there(results, tmp_path):
         assert (out / link).is_file()
 
 
-@pytest.mark.parametrize("quick", ["one row", "own recipe"])
+@pytest.mark.parametrize("quick", ["one network", "own recipe"])
 def test_quick_report_is_marked_everywhere(results, tmp_path, quick):
-    if quick == "one row":
-        rows = as_printed()
-        rows[5]["recipe"] = "quick"
-        write_results(results, rows)
+    if quick == "one network":
+        write_results(results, [each | {"recipe": "quick"} for each in as_printed()])
     else:
         write_results(results, [row("dbb", "1", 0, 1.2, recipe="quick")], OWN_RECIPE)
     text = text_of(results, tmp_path)

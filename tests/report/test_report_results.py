@@ -37,6 +37,11 @@ def test_row_of_another_file_is_named(tmp_path, change, complaint):
         read(tmp_path, [row("bb", "1", 0, 1.0), row("bb", "1", 1, 1.0) | change])
 
 
+def test_rows_that_are_comparable_and_others_are_not_mixed(tmp_path):
+    with pytest.raises(ResultsError, match="'paper' and 'quick'"):
+        read(tmp_path, [row("bb", "1", 0, 1.0), row("bb", "1", 1, 1.0, recipe="quick")])
+
+
 def test_nothing_to_read(tmp_path):
     with pytest.raises(ResultsError, match="no folder"):
         read_results(tmp_path / "nowhere")

@@ -13,9 +13,10 @@ from bayesprune.experiments.main_job import complete
 from bayesprune.experiments.protocol import Protocol, own_protocol, protocol
 from bayesprune.experiments.published import tradeoff_value
 from bayesprune.experiments.reproduction import Places, run_reproduction
+from bayesprune.experiments.rows import read_result_rows
 from bayesprune.report import sweep_tables
 from bayesprune.report.comparison.pairs import compare
-from bayesprune.report.comparison.results import read_results
+from bayesprune.report.comparison.results import in_order
 from bayesprune.report.document.comparison_sheets import tradeoff_sheet
 from bayesprune.report.document.terminal import sheet_table
 from bayesprune.training.recipes import PAPER
@@ -65,7 +66,7 @@ def reproduce(
     common = complete(given(network=asked.network, dataset=asked.dataset, device=device, data_dir=absolute(data_dir)))
     with stoppable("what is finished is kept", "the same command"), ProgressBars(err) as watcher:
         rows = run_reproduction(asked, places, watcher, device=common.device, data_dir=common.data_dir, side_by_side=side_by_side)
-    for table in _tables(chosen, asked, rows):
+    for table in _tables(asked, places.rows, rows):
         out.print(table)
     if quick:
         out.print("This was --quick: a part of the data and few epochs. Its numbers say nothing about the paper's.", style="bold yellow")
@@ -73,9 +74,9 @@ def reproduce(
     out.print(f"written to {places.rows}; tables and figures: {report}", highlight=False, soft_wrap=True, markup=False)
 
 
-def _tables(results: Path, asked: Protocol, rows: list[dict[str, Any]]) -> list[Table]:
+def _tables(asked: Protocol, path: Path, rows: list[dict[str, Any]]) -> list[Table]:
     """The rows beside the paper's, where they are comparable."""
     if asked.recipe is PAPER:
-        comparison = compare(asked.network, asked.dataset, read_results(results)[asked.network, asked.dataset])
+        comparison = compare(asked.network, asked.dataset, in_order(read_result_rows(path)))
         return [sheet_table(tradeoff_sheet(comparison))]
     return sweep_tables([{**row, "tradeoff": None if row["tradeoff"] is None else tradeoff_value(row["tradeoff"])} for row in rows])

@@ -20,7 +20,7 @@ def read_results(results: Path) -> dict[tuple[str, str], list[ResultRow]]:
     """The rows of every network and data set of the paper that has any, whatever their order in the file.
 
     Raises:
-        ResultsError: there are none, or some are incomplete, doubled, or of a recipe that is neither the paper's nor quick.
+        ResultsError: there are none, or some are incomplete, doubled, or not all of the paper's recipe or all quick.
         StorageError: a file cannot be read.
     """
     if not is_folder(results):
@@ -34,6 +34,8 @@ def read_results(results: Path) -> dict[tuple[str, str], list[ResultRow]]:
                 raise ResultsError(f"{path}, line {number} is of {row.network} on {row.dataset}: it belongs into another file")
             if row.recipe not in (PAPER, QUICK):
                 raise ResultsError(f"{path}, line {number} is of the recipe '{row.recipe}': only 'paper' is compared with the paper")
+        if len({row.recipe for row in rows}) > 1:
+            raise ResultsError(f"{path} has rows of the recipes '{PAPER}' and '{QUICK}': move those of '{QUICK}' to a folder of their own")
         if rows:
             found[network, dataset] = in_order(rows)
     if not found:
