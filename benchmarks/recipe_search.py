@@ -238,7 +238,8 @@ def search(name: str, program: Program, data: Dataset, pretrained: dict[int, nn.
         recipe = StageRecipe(
             epochs=program.epochs[stage == "dbb"], weight_decay=0.0, schedule=program.schedule, kl_warmup=program.warmup * (stage == "bb")
         )
-        yield from _stage(name, stage, models, recipe, tried, scales, training, validation)
+        for row in _stage(stage, models, recipe, tried, scales, training, validation):
+            yield {"benchmark": "recipe_search", "program": name, "twice": program.twice, **row}
 
 
 def _dependent(model: nn.Module, candidate: Candidate, gamma: float) -> nn.Module:
@@ -253,7 +254,6 @@ def _dependent(model: nn.Module, candidate: Candidate, gamma: float) -> nn.Modul
 
 
 def _stage(
-    name: str,
     stage: str,
     models: list[nn.Module],
     recipe: StageRecipe,
@@ -283,13 +283,12 @@ def _stage(
     averages.swap()
     trainer.write_back()
     seconds = time.perf_counter() - started
-    print(f"{name}, {stage}: {len(models)} models, {seconds:.0f} s", flush=True)
+    print(f"{stage}: {len(models)} models, {seconds:.0f} s", flush=True)
     for (candidate, gamma, seed), end, mean in zip(tried, last, averaged, strict=True):
-        about = {"program": name, "stage": stage, "tradeoff": gamma, "seed": seed, **asdict(candidate), **asdict(recipe)}
-        about["weight_decay"] = candidate.weight_decay
+        about = {"stage": stage, "tradeoff": gamma, "seed": seed, **asdict(recipe), **asdict(candidate)}  # Those of the loss come last.
         outcome = {"validation_error": end["error"], "kept": end["kept"], "speedup": end["speedup"]}
         outcome |= {"averaged_error": mean["error"], "averaged_kept": mean["kept"], "averaged_speedup": mean["speedup"]}
-        yield {"benchmark": "recipe_search", **about, **outcome, "seconds": round(seconds, 1), **surroundings(trainer.device)}
+        yield {**about, **outcome, "seconds": round(seconds, 1), **surroundings(trainer.device)}
 
 
 def pretrain(data: Dataset, seeds: Sequence[int], epochs: int, device: torch.device) -> dict[int, nn.Module]:

@@ -14,8 +14,10 @@ from bayesprune.report.document.footnotes import selection_sheet, soft_count_she
 from bayesprune.report.document.own_recipe import own_recipe_sheets
 from bayesprune.report.document.provenance import provenance_lines, seconds_sheet
 from bayesprune.report.document.sheets import Sheet
+from bayesprune.report.document.trials import trial_sheets
 
 TITLE = "The paper's tables, reproduced"
+TRIALS = "Tried on validation images"
 QUICK_BANNER = (
     "Quick, not the real thing: these models were trained by a small recipe that only tries the machinery. No figure here is a result."
 )
@@ -66,12 +68,14 @@ class Content:
         summary: how many rows of the paper are reached.
         networks: those that have rows.
         own_recipe: None without rows of such a recipe.
+        trials: tables of what was tried on validation images.
     """
 
     quick: bool
     summary: Sheet
     networks: tuple[NetworkContent, ...]
     own_recipe: OwnRecipeContent | None
+    trials: tuple[Sheet, ...]
 
     @property
     def title(self) -> str:
@@ -101,6 +105,7 @@ def read_content(results: Path) -> Content:
         summary_sheet(comparisons),
         tuple(_network_content(comparison, remarks.get(comparison.label, {})) for comparison in comparisons),
         _own_recipe_content(own) if own else None,
+        tuple(trial_sheets(results)),
     )
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bayesprune.report.document.comparison_sheets import HOW_TO_READ
-from bayesprune.report.document.content import QUICK_BANNER, Content, NetworkContent, OwnRecipeContent
+from bayesprune.report.document.content import QUICK_BANNER, TRIALS, Content, NetworkContent, OwnRecipeContent
 from bayesprune.report.document.differences import Difference
 from bayesprune.report.document.illustrations import illustrations, tradeoffs_name
 from bayesprune.report.document.markdown_text import escaped, markdown_table
@@ -28,6 +28,8 @@ def document(content: Content, out: Path) -> str:
         lines += _network(content, network, out)
     if content.own_recipe is not None:
         lines += _own_recipe(content, content.own_recipe)
+    if content.trials:
+        lines += [f"## {escaped(content.marked(TRIALS))}", "", *_tables(content, content.trials)]
     return "\n".join(lines).rstrip() + "\n"
 
 

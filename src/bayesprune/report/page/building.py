@@ -9,7 +9,7 @@ from string import Template
 from bayesprune.errors import StorageError
 from bayesprune.report.comparison.counts import count
 from bayesprune.report.document.comparison_sheets import HOW_TO_READ
-from bayesprune.report.document.content import QUICK_BANNER, Content, NetworkContent, OwnRecipeContent
+from bayesprune.report.document.content import QUICK_BANNER, TRIALS, Content, NetworkContent, OwnRecipeContent
 from bayesprune.report.document.differences import Difference
 from bayesprune.report.document.illustrations import Illustration, illustrations
 from bayesprune.report.document.sheets import Sheet
@@ -19,7 +19,7 @@ from bayesprune.report.page.html_text import element, html_list, html_table, pro
 
 PAGE = "report.html"
 _QUICK_MARK = '<p class="quick-mark">quick, not the real thing</p>'
-_OWN = "beyond-the-paper"
+_OWN, _TRIALS = "beyond-the-paper", "trials"
 
 
 def page(content: Content, figures: Path) -> str:
@@ -32,6 +32,8 @@ def page(content: Content, figures: Path) -> str:
     sections = [_summary(content), *(_network(content, network, figures) for network in content.networks)]
     if content.own_recipe is not None:
         sections.append(_own_recipe(content, content.own_recipe))
+    if content.trials:
+        sections.append(_section(_TRIALS, [element("h2", content.marked(TRIALS)), _tables(content, content.trials)]))
     return Template(_asset("page.html")).substitute(
         title=escape(content.title),
         css=_asset("page.css"),
@@ -58,6 +60,7 @@ def _colours() -> str:
 def _menu(content: Content) -> str:
     entries = [(network.comparison.label, network.comparison.title) for network in content.networks]
     entries += [(_OWN, "Beyond the paper")] if content.own_recipe is not None else []
+    entries += [(_TRIALS, TRIALS)] if content.trials else []
     buttons = [
         f'<button type="button" aria-pressed="true" aria-controls="{escape(name)}">{escape(title)}</button>' for name, title in entries
     ]

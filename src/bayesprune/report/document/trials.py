@@ -1,0 +1,231 @@
+"""What was tried on validation images: settings of baselines that no publication gives, and candidates for a recipe of our own."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, variance
+from typing import Any
+
+from bayesprune.errors import ResultsError
+from bayesprune.experiments.fields import Fields
+from bayesprune.experiments.published import tradeoff_value
+from bayesprune.experiments.settings import hyperparameters
+from bayesprune.report.comparison.points import method_name
+from bayesprune.report.document.sheets import EMPTY, Cell, Sheet, number, sheet, words
+from bayesprune.storage import exists, read_rows
+
+TUNING, SEARCH = "tuning.jsonl", "recipe-search.jsonl"
+_COMPARED_AT = 30.0
+_IDENTITY = ("network", "method", "program", "name", "price_factors", "length_scale", "entropy_weight", "tradeoff", "seed", "epochs")
+"""What tells models apart; a model may have a row for each of its stages."""
+_USUAL: Mapping[str, Any] = {
+    "weight_decay": 1e-4, "smoothing": 0.0, "confidence": 0.0, "consistency": 0.0, "gate_weights": [1.0, 1.0, 1.0], "rate": 1.0,
+    "second_consistency": None, "in_proportion": False, "second_weights": [1.0, 1.0, 1.0], "schedule": "steps", "kl_warmup": 0.0,
+}  # fmt: skip
+"""The paper's settings: what differs from them is named."""
+_NAMES = {
+    "gate_weights": "divergence by gate",
+    "rate": "rates times",
+    "second_consistency": "consistency in DBB",
+    "in_proportion": "consistency in DBB over the trade-off",
+    "second_weights": "divergence by gate in DBB",
+    "kl_warmup": "warm-up",
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A model, measured on validation images.
+
+    Attributes:
+        fields: of its row.
+        tradeoff: zero where there is none.
+        error: in percent.
+        speedup: dense over pruned FLOPs.
+        epochs: of its stage.
+        hardware: that it was trained on.
+    """
+
+    fields: Fields
+    tradeoff: float
+    error: float
+    speedup: float
+    epochs: int
+    hardware: str
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of models that differ in their seeds."""
+
+    tradeoff: float
+    error: float
+    speedup: float
+    seeds: int
+
+
+def trial_sheets(results: Path) -> list[Sheet]:
+    """A table for each of the two files that is there.
+
+    Raises:
+        ResultsError: a row is not what it should be.
+        StorageError: a file cannot be read.
+    """
+    found = [(read_trials(results / name), make) for name, make in ((TUNING, _tuning_sheet), (SEARCH, _search_sheet))]
+    return [make(trials) for trials, make in found if trials]
+
+
+def read_trials(path: Path) -> list[Trial]:
+    """The rows of a file; none if there is no such file."""
+    trials = []
+    for line, values in enumerate(read_rows(path) if exists(path) else [], start=1):
+        place = f"{path}, line {line}"
+        if not isinstance(values, dict):
+            raise ResultsError(f"{place} is no row of a trial; put a good one in its place or take it out")
+        fields = Fields(values, place)
+        error, speedup = fields.number("validation_error"), fields.number("speedup", 1e-9)
+        trials.append(Trial(fields, _tradeoff(fields), error, speedup, fields.whole("epochs", 1), fields.text("hardware")))
+    return trials
+
+
+def means(trials: Sequence[Trial]) -> list[Mean]:
+    """Over seeds, by trade-off."""
+    found = []
+    for tradeoff in sorted({trial.tradeoff for trial in trials}):
+        own = [trial for trial in trials if trial.tradeoff == tradeoff]
+        found.append(Mean(tradeoff, fmean(trial.error for trial in own), fmean(trial.speedup for trial in own), len(own)))
+    return found
+
+
+def error_at(points: Sequence[Mean], speedup: float) -> float | None:
+    """The error at a speed-up between two points, on the straight line over its logarithm; None beyond them."""
+    for low, high in pairwise(sorted(points, key=lambda point: point.speedup)):
+        if low.speedup <= speedup <= high.speedup and low.speedup < high.speedup:
+            share = math.log(speedup / low.speedup) / math.log(high.speedup / low.speedup)
+            return low.error + share * (high.error - low.error)
+    return None
+
+
+def _tradeoff(fields: Fields) -> float:
+    if fields.raw("tradeoff") is None:
+        return 0.0
+    if not isinstance(fields.raw("tradeoff"), str):
+        return fields.number("tradeoff")
+    try:
+        return tradeoff_value(fields.text("tradeoff"))
+    except (ValueError, ZeroDivisionError):
+        fields.refuse(f"'tradeoff' is no number but '{fields.text('tradeoff')}'")
+
+
+def _tuning_sheet(trials: Sequence[Trial]) -> Sheet:
+    groups: dict[tuple[str, str, str, int], list[Trial]] = {}
+    for trial in trials:
+        fields = trial.fields
+        key = (fields.text("network"), fields.text("method"), _baseline_setting(fields), trial.epochs)
+        groups.setdefault(key, []).append(trial)
+    lines = []
+    for (network, method, setting, epochs), own in groups.items():
+        chosen = words("yes") if _is_chosen(own[0].fields) else EMPTY
+        lines.append([words(network), words(method_name(method)), words(setting), number(epochs, 0), _points(means(own)), chosen])
+    headings = ("network", "method", "setting", "#epochs", "error % at xFLOPs, a trade-off after the other", "chosen")
+    return sheet("Settings of baselines that no publication gives", headings, lines, _note(trials))
+
+
+def _baseline_setting(fields: Fields) -> str:
+    if fields.has("price_factors"):
+        return f"prices times {_joined(fields.raw('price_factors'))}"
+    return f"length scale {fields.number('length_scale'):g}, entropy times {fields.number('entropy_weight'):g}"
+
+
+def _is_chosen(fields: Fields) -> bool:
+    """Whether these are the settings that `experiments/settings.py` has."""
+    chosen = hyperparameters(fields.text("network"), fields.text("method"), 1.0, 1)
+    if fields.has("price_factors"):
+        return tuple(fields.raw("price_factors")) == chosen.get("price")
+    return all(fields.raw(name) == value for name, value in chosen.items())
+
+
+def _search_sheet(trials: Sequence[Trial]) -> Sheet:
+    groups: dict[tuple[str, str], list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault((trial.fields.text("program"), trial.fields.text("name")), []).append(trial)
+    lines = []
+    for (program, _), own in groups.items():
+        bb, dbb = (means([trial for trial in own if trial.fields.text("stage") == stage]) for stage in ("bb", "dbb"))
+        fields = own[0].fields
+        there = error_at(dbb, _COMPARED_AT)
+        tradeoffs = ", ".join(f"{tradeoff:g}" for tradeoff in sorted({trial.tradeoff for trial in own}))
+        lines.append(
+            [
+                words(", ".join(_differing(fields)) or "the paper's"),
+                words(program),
+                number(own[0].epochs, 0),
+                number(max(point.seeds for point in [*bb, *dbb]), 0),
+                words(tradeoffs),
+                _points(bb),
+                _points(dbb),
+                EMPTY if there is None else number(there),
+            ]
+        )
+    headings = ("settings", "program", "#epochs", "#seeds", "trade-offs", "BB", "DBB", f"#DBB at {_COMPARED_AT:g}x")
+    note = (
+        f"{_note(trials)} BB and DBB: mean error in percent at xFLOPs, a trade-off after the other; the last column is on the line between "
+        f"two of them. The standard error of a mean is about {_noise(trials):.2f} points.{_averaging(trials)}"
+    )
+    return sheet("Candidates for a recipe of our own, on LeNet-500-300", headings, lines, note)
+
+
+def _differing(fields: Fields) -> list[str]:
+    """What a candidate has that the paper has not."""
+    found = ["every image twice"] if fields.values.get("twice") and not fields.values.get("consistency") else []
+    for name, usual in _USUAL.items():
+        value = fields.values.get(name, usual)
+        if value != usual:
+            title = _NAMES.get(name, name.replace("_", " "))
+            found.append(title if value is True else f"{title} {_shown(value)}")
+    return found
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return _joined(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _noise(trials: Sequence[Trial]) -> float:
+    """The standard error of the mean over seeds of an error, of all groups together."""
+    groups: dict[tuple[str, ...], list[float]] = {}
+    for trial in trials:
+        fields = trial.fields
+        groups.setdefault((fields.text("program"), fields.text("name"), fields.text("stage"), str(trial.tradeoff)), []).append(trial.error)
+    several = [errors for errors in groups.values() if len(errors) > 1]
+    return math.sqrt(fmean(variance(errors) / len(errors) for errors in several)) if several else math.inf
+
+
+def _averaging(trials: Sequence[Trial]) -> str:
+    """What averaging the weights over the second half of a stage did to the error, where rows say it."""
+    changes = [trial.fields.number("averaged_error") - trial.error for trial in trials if trial.fields.has("averaged_error")]
+    return f" Averaging the weights over the second half of a stage changes the error by {fmean(changes):+.3f} points." if changes else ""
+
+
+def _points(points: Sequence[Mean]) -> Cell:
+    """One after the other, each on one line."""
+    return Cell(
+        ", ".join(f"{point.error:.2f}\N{NO-BREAK SPACE}at\N{NO-BREAK SPACE}{point.speedup:.1f}x" for point in points),
+        points[0].error if points else None,
+    )
+
+
+def _note(trials: Sequence[Trial]) -> str:
+    models = {tuple(str(trial.fields.values.get(name)) for name in _IDENTITY) for trial in trials}
+    hardware = sorted({trial.hardware for trial in trials})
+    return (
+        f"{len(models)} models on {', '.join(hardware)}, trained without the last 10,000 training images and measured on them: "
+        "no test image was looked at."
+    )
+
+
+def _joined(values: Sequence[float]) -> str:
+    return "-".join(f"{value:g}" for value in values)
