@@ -45,7 +45,7 @@ class Candidate:
         consistency: weight of the divergence between the predictions of two draws of the gates (R-Drop, Wu et al., 2021).
         gate_weights: on the divergences of the three gates in the stage of BB.
         second_consistency: that of the stage of DBB; None for the same.
-        in_proportion: divide the consistency of the stage of DBB by the trade-off, as the recipes do.
+        in_proportion: divide the consistency of the stage of DBB by the trade-off, if that is above 1, as the recipes do.
         second_weights: on the divergences of the three gates in the stage of DBB.
         rate: factor on all learning rates.
     """
@@ -202,11 +202,10 @@ class Averages:
     """The mean of the models' parameters over the last part of a stage, an epoch a sample."""
 
     def __init__(self, trainer: StageTrainer) -> None:
-        self.trainer, self.count, self.means = trainer, 0, list[Tensor]()
+        self.trainer, self.count, self.means = trainer, 0, [torch.zeros_like(p) for p in trainer.members.parameters.values()]
 
     @torch.no_grad()
     def look(self) -> None:
-        self.means = self.means or [torch.zeros_like(p) for p in self.trainer.members.parameters.values()]
         if self.trainer.epoch > AVERAGED_FROM * self.trainer.recipe.epochs:
             self.count += 1
             for mean, parameter in zip(self.means, self.trainer.members.parameters.values(), strict=True):
@@ -249,7 +248,7 @@ def _dependent(model: nn.Module, candidate: Candidate, gamma: float) -> nn.Modul
     if candidate.second_consistency is not None:
         dependent.settings[-1] = candidate.second_consistency
     if candidate.in_proportion:
-        dependent.settings[-1] /= gamma
+        dependent.settings[-1] /= max(gamma, 1.0)
     return dependent
 
 
@@ -270,7 +269,6 @@ def _stage(
         kl_scales=scales,
         seeds=[derive_seed(seed, stage) for *_, seed in tried],
         rate_factors=[candidate.rate for candidate, *_ in tried],  # All ones cost nothing.
-        shrink=stage == "dbb",
     )
     averages = Averages(trainer)
     started = time.perf_counter()

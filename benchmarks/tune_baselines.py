@@ -3,7 +3,8 @@
 L0 on LeNet5-Caffe: factors on the price of a weight in each of its four layers. CD on both networks: the length scale of the weights'
 prior and the weight of the rates' entropy. Appends a row for each model to a JSONL file; `settings.py` has what was chosen.
 
-    python -m benchmarks.tune_baselines --networks lenet-500-300 lenet5-caffe --rows results/tuning.jsonl
+    python -m benchmarks.tune_baselines --networks lenet-500-300 lenet5-caffe --last 3 --rows results/tuning.jsonl
+    python -m benchmarks.tune_baselines --networks lenet5-caffe --methods l0 --first 4 --epochs 200 --rows results/tuning.jsonl
 """
 
 import argparse
@@ -41,21 +42,23 @@ LENGTH_SCALES = (1e-2, 0.1, 0.3, 1.0, 2.0)
 ENTROPY_WEIGHTS = (0.1, 1.0)
 
 
-def candidates(network: str, method: str, n_data: int, first: int = 0) -> Iterator[tuple[dict[str, Any], str | None, dict[str, Any]]]:
-    """What is tried: as a row says it, the trade-off as it is printed, hyper-parameters of the gates; of L0 from a set of factors on."""
+def candidates(
+    network: str, method: str, n_data: int, sets: slice = slice(None)
+) -> Iterator[tuple[dict[str, Any], str | None, dict[str, Any]]]:
+    """What is tried: as a row says it, the trade-off as it is printed, hyper-parameters of the gates; of L0, these sets of factors."""
     if method == "cd":
         for length_scale, entropy_weight in itertools.product(LENGTH_SCALES, ENTROPY_WEIGHTS):
             tried = {"length_scale": length_scale, "entropy_weight": entropy_weight}
             yield tried, None, tried
         return
     printed = [row.tradeoff for row in published_rows(network, "mnist", "appendix") if row.method == method]
-    for factors, tradeoff in itertools.product(PRICE_FACTORS[first:], printed):
+    for factors, tradeoff in itertools.product(PRICE_FACTORS[sets], printed):
         assert tradeoff is not None
         yield {"price_factors": factors}, tradeoff, {"price": [factor * tradeoff_value(tradeoff) * n_data for factor in factors]}
 
 
 def tune(
-    network: str, methods: list[str], recipe: Recipe, data: Dataset, device: torch.device, seeds: list[int], first: int = 0
+    network: str, methods: list[str], recipe: Recipe, data: Dataset, device: torch.device, seeds: list[int], sets: slice = slice(None)
 ) -> Iterator[dict[str, Any]]:
     """The rows of a network's methods."""
     training, validation = batches_of(data, recipe, device)
@@ -64,7 +67,7 @@ def tune(
         plans = [Plan(DENSE, recipe, ("dense",), seed) for seed in seeds]
         pretrained = dict(zip(seeds, run_stages(networks, plans, training, validation, F.cross_entropy, NoStore(), watcher), strict=True))
         for method in methods:
-            tried = [(*each, seed) for each in candidates(network, method, len(data.train), first) for seed in seeds]
+            tried = [(*each, seed) for each in candidates(network, method, len(data.train), sets) for seed in seeds]
             plans = [_plan(method, recipe, len(data.train), tradeoff, settings, seed) for _, tradeoff, settings, seed in tried]
             watcher.say(f"{network}, {method}: {len(tried)} models")
             models = [pretrained[seed].model for *_, seed in tried]
@@ -87,17 +90,19 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", default=["lenet-500-300", "lenet5-caffe"])
     parser.add_argument("--methods", nargs="+", default=["cd", "l0"])
     parser.add_argument("--epochs", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0, help="of the factors on L0's prices to try")
+    parser.add_argument("--first", type=int, default=0, help="number of the first set of factors on L0's prices to try")
+    parser.add_argument("--last", type=int, default=len(PRICE_FACTORS) - 1, help="number of the last one")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rows", type=Path, required=True, help="append raw numbers to this JSONL file")
     arguments = parser.parse_args()
     make_folder(arguments.rows.parent)
     data = load_dataset("mnist", None).for_tuning(VALIDATION)
+    sets = slice(arguments.first, arguments.last + 1)
     for network in arguments.networks:
         methods = [method for method in arguments.methods if method == "cd" or network == "lenet5-caffe"]
         recipe = PAPER.with_epochs(arguments.epochs)
-        for row in tune(network, methods, recipe, data, torch.device(arguments.device), arguments.seeds, arguments.first):
+        for row in tune(network, methods, recipe, data, torch.device(arguments.device), arguments.seeds, sets):
             append_row(arguments.rows, row)
 
 

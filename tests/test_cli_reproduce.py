@@ -13,6 +13,7 @@ import bayesprune.cli.reproducing as reproducing
 import bayesprune.experiments.fleets as fleets
 from bayesprune.experiments.protocol import QUICK, protocol
 from bayesprune.storage import read_rows, write_rows
+from bayesprune.training.plan import usual_stages
 
 
 @pytest.fixture
@@ -82,7 +83,10 @@ def test_parts_and_other_folders(command, there, few, digits_folder):
 
 def test_diverged_rows_are_shown(command, there):
     whole = protocol("lenet-500-300", quick=True, methods=["dense"])
-    rows = [row(entry.method, entry.tradeoff, entry.seed, 1.0, recipe="quick") for entry in whole.all_entries()]
+    rows = [
+        row(entry.method, entry.tradeoff, entry.seed, 1.0, recipe="quick", epochs=QUICK.stages[usual_stages(entry.method)[-1]].epochs)
+        for entry in whole.all_entries()
+    ]
     rows[0] |= {"status": "diverged", "reason": "NaN", "error": None, "kept": None, "speedup": None, "memory": None}
     (there / "reproductions" / "quick").mkdir(parents=True)
     write_rows(there / "reproductions" / "quick" / "lenet-500-300-mnist.jsonl", rows)

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -191,8 +191,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """Read a JSONL file."""
     rows: list[dict[str, Any]] = []
     try:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            rows.append(json.loads(line))  # noqa: PERF401 (their number says which line is damaged)
+        text = path.read_text(encoding="utf-8")
+        for line in text.removesuffix("\n").split("\n") if text else []:
+            rows.append(json.loads(line, parse_constant=_refuse_constant))  # noqa: PERF401 (their number says which line is damaged)
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -200,6 +201,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise StorageError(f"{path} is damaged in line {len(rows) + 1}: {error}") from error
     return rows
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def make_folder(path: Path) -> None:

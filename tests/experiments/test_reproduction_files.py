@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from reproducing import STRONG, WEAK, Untrained, places, reproduce, small
+from reproducing import EPOCHS, STRONG, WEAK, Untrained, places, reproduce, small
 from reproduction import diverged, row
 
 from bayesprune.errors import ResultsError, StorageError
@@ -11,7 +11,7 @@ from bayesprune.experiments.protocol import Entry
 from bayesprune.experiments.reproduction import in_order, rows_there
 
 ASKED = small(seeds=[0])
-GOOD = row("bb", WEAK, 0, 1.5, recipe="tiny")
+GOOD = row("bb", WEAK, 0, 1.5, recipe="tiny", epochs=EPOCHS["pruned"])
 
 
 def write(folder, *lines):
@@ -74,7 +74,7 @@ def test_a_folder(digits_folder, tmp_path):
 
 
 def test_rows_that_were_not_asked_for_stay_and_come_last(tmp_path):
-    other = row("bb", "8", 9, 1.2, recipe="tiny")
+    other = row("bb", "8", 9, 1.2, recipe="tiny", epochs=EPOCHS["pruned"])
     failed = diverged("dbb", WEAK, 0, recipe="tiny")
     path = write(tmp_path, other, failed, GOOD)
     there = rows_there(ASKED, path)

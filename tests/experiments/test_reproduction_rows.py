@@ -126,9 +126,10 @@ def test_dbb_goes_on_with_the_models_of_bb(done):
 def test_tradeoffs_arrive(done):
     _, _, stages = done
     share = IMAGES[0] / WHOLE
-    scales = sorted({plan.kl_scale for plan in stages[1][1]})
+    scales = sorted({plan.scale("pruned") for plan in stages[1][1]})
     assert scales == pytest.approx([share * float(WEAK), share * float(STRONG)])
-    prices = sorted({plan.kl_scale * plan.hyperparameters["price"] / IMAGES[0] for plan in stages[3][1]})
+    assert {plan.scale("dependent") for plan in stages[2][1]} == {share}, "an image weighs what it does among all"
+    prices = sorted({plan.scale("pruned") * plan.hyperparameters["price"] / IMAGES[0] for plan in stages[3][1]})
     assert prices == pytest.approx([0.05 / 60_000, 0.1 / 60_000]), "a weight has its price, whatever part of the images is used"
 
 

@@ -7,7 +7,7 @@ from bayesprune.report.figures.pruning_history import draw_pruning_history, medi
 
 def trained(method="bb", tradeoff="1", seed=0, factor=1.0, epochs=(1, 10, 20), **others):
     history = [
-        {"epoch": epoch, "seconds": factor * epoch, "error": factor + 1 / epoch, "kept": [700 / epoch * factor, 500 / epoch, 300 / epoch]}
+        {"epoch": epoch, "seconds": factor * epoch, "error": factor + 1 / epoch, "kept": [200 / epoch * factor, 500 / epoch, 300 / epoch]}
         for epoch in epochs
     ]
     return row(method, tradeoff, seed, 1.0, **{"history": history, "side_by_side": 9, **others})
@@ -68,7 +68,7 @@ def test_figure_says_what_it_shows(read, tmp_path, words_of):
     rows = read(*(trained(method, seed=seed, factor=1.0 + seed) for method in ("bb", "dbb") for seed in range(3)))
     words = words_of(draw_pruning_history, rows, tmp_path / "kept.png")
     assert "lenet-500-300 on mnist, trade-off 1: median of 3 models" in words
-    assert {"BB", "DBB", "fc1 input: 70 of 784", "fc3 input: 15 of 300"} <= set(words)
+    assert {"BB", "DBB", "fc1 input: 20 of 784", "fc3 input: 15 of 300"} <= set(words)
     assert "training time, seconds for 9 models side by side" in words
     quick = read(*(trained(method, recipe="quick", side_by_side=1) for method in ("bb", "dbb")))
     words = words_of(draw_pruning_history, quick, tmp_path / "kept.png")

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from bayesprune.attach import sparsify
 from bayesprune.data import Split, TensorBatches
@@ -15,11 +16,19 @@ from bayesprune.models.lenet import LeNet500300
 from bayesprune.objective import disagreement
 from bayesprune.training.plan import make_plan
 from bayesprune.training.recipes import CONSISTENT, PAPER, StageRecipe
+from bayesprune.training.sources import LoaderBatches
 from bayesprune.training.stages import run_stages
 from bayesprune.training.step import Step, objective
 from bayesprune.training.store import NoStore
 from bayesprune.training.trainer import StageTrainer
 from bayesprune.training.watching import Silent
+
+
+class Untouched(Silent):
+    """Nothing may be trained."""
+
+    def stage_started(self, *_):
+        raise AssertionError("a stage was started")
 
 
 def small(seed=0):
@@ -98,13 +107,32 @@ def test_members_have_weights_of_their_own():
     assert second[1] == pytest.approx(first[0], rel=1e-5)
 
 
-def test_beside_the_divergence_it_weighs_the_same_in_both_stages():
-    for tradeoff in (0.5, 4.0):
-        plan = make_plan("dbb", CONSISTENT, 60_000, tradeoff=tradeoff, gate_weights=(0.4, 1.8, 0.6))
-        assert plan.consistency("pruned") == CONSISTENT.stages["pruned"].consistency
-        assert plan.consistency("dependent") == CONSISTENT.stages["dependent"].consistency / tradeoff
-    assert make_plan("dbb", CONSISTENT, 60_000, kl_scale=0.0).consistency("dependent") == CONSISTENT.stages["dependent"].consistency
-    assert make_plan("dbb", CONSISTENT, 60_000, kl_scale=[1.0, 2.0]).strength == 1.0
+@pytest.mark.parametrize(
+    ("asked", "factor"),
+    [
+        ({"tradeoff": 4.0}, 4.0),
+        ({"tradeoff": 4.0, "gate_weights": (0.4, 1.8, 0.6)}, 4.0),
+        ({"kl_scale": 4}, 4.0),
+        ({"kl_scale": [3.0, 5.0]}, 4.0),
+        ({"kl_scale": {"a": 3.0, "b": 5.0}}, 4.0),
+        ({"kl_scale": torch.tensor(4.0)}, 4.0),
+        ({"tradeoff": 0.5}, 1.0),
+        ({"kl_scale": 0.0}, 1.0),
+        ({"kl_scale": 1e-45}, 1.0),
+        ({"kl_scale": []}, 1.0),
+    ],
+)
+def test_the_stronger_the_first_stage_the_less_it_weighs_in_the_second(asked, factor):
+    plan = make_plan("dbb", CONSISTENT, 60_000, **asked)
+    assert plan.consistency("pruned") == CONSISTENT.stages["pruned"].consistency
+    assert plan.consistency("dependent") == CONSISTENT.stages["dependent"].consistency / factor
+
+
+def test_what_cannot_be_trained_with_it_is_refused_before_the_first_stage():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(9, 4), nn.ReLU(), nn.Linear(4, 1))
+    loader = DataLoader(TensorDataset(torch.rand(20, 1, 3, 3), torch.rand(20, 1)), batch_size=10)
+    with pytest.raises(InputError, match="for classification"):
+        run_stages([model], [make_plan("bb", CONSISTENT, 20)], LoaderBatches(loader, "cpu"), None, F.mse_loss, NoStore(), Untouched())
 
 
 def test_stages_take_it_from_the_plan(monkeypatch):

@@ -30,6 +30,16 @@ def test_products_compute_the_convolution(layer, size):
     assert "_conv_forward" not in vars(layer)
 
 
+@pytest.mark.parametrize("samples", [0, 1, 3])
+@pytest.mark.parametrize("size", [6, 20])
+def test_outputs_lie_as_those_of_the_layer(samples, size):
+    layer = nn.Conv2d(2, 3, 3)
+    x = torch.randn(samples, 2, size, size)
+    with as_products(layer):
+        assert layer(x).is_contiguous()
+        assert layer(x).shape == (samples, 3, size - 2, size - 2)
+
+
 @pytest.mark.parametrize("size", [6, 20])
 def test_many_models(size):
     models = [nn.Conv2d(2, 3, 3).double() for _ in range(3)]

@@ -5,15 +5,14 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from fleets import dense, model, nothing, source
+from fleets import model, nothing, source
 from masking import prune_units
-from torch.utils.data import DataLoader, TensorDataset
 
 import bayesprune as bp
 from bayesprune.gates import gates
 from bayesprune.models.dropout import KeyedDropout
 from bayesprune.training.evaluation import evaluate, evaluate_members, kept_units
-from bayesprune.training.recipes import Recipe, StageRecipe
+from bayesprune.training.recipes import StageRecipe
 from bayesprune.training.trainer import StageTrainer
 
 RECIPE = StageRecipe(epochs=8, lr=3e-2, gate_speed=2.0)
@@ -168,15 +167,6 @@ def test_without_what_is_pruned_beforehand_the_rest_learns_the_same(network):
     assert removals[0]
     assert not removals[1]
     torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-3, atol=1e-3)
-
-
-def test_the_input_dependent_stage_begins_without_what_is_pruned_whatever_the_recipe():
-    recipe = Recipe("short", {"pruned": RECIPE, "dependent": StageRecipe(epochs=1)}, shrink=False)
-    inputs, targets = (torch.cat(parts) for parts in zip(*source().in_order(), strict=True))
-    loader = DataLoader(TensorDataset(inputs, targets), batch_size=20)
-    bb, dbb = bp.fit(dense(), loader, method="dbb", recipe=recipe, kl_scale=0.05, pretrain=False, progress=False).stages
-    assert "removals" not in bb
-    assert [removal["epoch"] for removal in dbb["removals"]] == [0]
 
 
 def test_everything_pruned_leaves_a_unit_and_training_goes_on():

@@ -1,13 +1,15 @@
 """Fields of a row, each of the kind that it should be, or an error that says which file and line is wrong."""
 
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from bayesprune.errors import ResultsError
 
 _MISSING = object()
+_MOST = 10**12
+"""More than any number in a row."""
+_SHOWN = 200
 
 
 @dataclass(frozen=True)
@@ -40,29 +42,30 @@ class Fields:
     def text(self, name: str) -> str:
         """A field that is a text."""
         value = self.raw(name)
-        if not isinstance(value, str):
+        if not isinstance(value, str) or not _can_be_written(value):
             self.refuse(f"'{name}' is not a text but {value!r}")
         return value
 
     def number(self, name: str, least: float = 0.0) -> float:
-        """A field that is a finite number, and not below the least that makes sense."""
+        """A field that is a number, and not below the least that makes sense."""
         value = self.raw(name)
-        if not _is_number(value) or value < least:
-            self.refuse(f"'{name}' is not a number of at least {least:g} but {value!r}")
+        if not _is_number(value) or not least <= value <= _MOST:
+            self.refuse(f"'{name}' is not a number of at least {least:g} but {_short(value)}")
         return float(value)
 
-    def whole(self, name: str, least: int | None = None) -> int:
+    def whole(self, name: str, least: int = -_MOST) -> int:
         """A field that is a whole number."""
         value = self.raw(name)
-        if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
-            self.refuse(f"'{name}' is not a whole number{'' if least is None else f' of at least {least}'} but {value!r}")
+        if not _is_number(value) or not isinstance(value, int) or not least <= value <= _MOST:
+            self.refuse(f"'{name}' is not a whole number{'' if least == -_MOST else f' of at least {least}'} but {_short(value)}")
         return value
 
-    def units(self, name: str, gates: int) -> tuple[float, ...]:
-        """A field that is a list of counts, one for each gate."""
+    def units(self, name: str, most: Sequence[int]) -> tuple[float, ...]:
+        """A field that is a list of counts, one for each gate, which has so many units."""
         value = self.raw(name)
-        if not isinstance(value, list) or len(value) != gates or not all(_is_number(count) and count >= 0 for count in value):
-            self.refuse(f"'{name}' is not a list of the units of {gates} gates but {value!r}")
+        if not isinstance(value, list) or len(value) != len(most) or not all(map(_is_count, value, most)):
+            there = "-".join(str(units) for units in most)
+            self.refuse(f"'{name}' is not a list of the units of {len(most)} gates, at most {there}, but {_short(value)}")
         return tuple(float(count) for count in value)
 
     def part(self, name: str) -> "Fields":
@@ -81,4 +84,19 @@ class Fields:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any, most: int) -> bool:
+    return _is_number(value) and 0 <= value <= most
+
+
+def _short(value: object) -> str:
+    """A value as it is shown, if it is not too long for that."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _can_be_written(text: str) -> bool:
+    """Whether a text is one in any file: half of a pair of surrogates is not."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)

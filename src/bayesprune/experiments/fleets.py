@@ -1,7 +1,7 @@
 """Fleets that start from the same pretrained networks, and the rows that come of them."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,14 @@ from bayesprune.experiments.main_job import RunConfig, batches_of, build_seeded,
 from bayesprune.experiments.other_counts import other_counts
 from bayesprune.experiments.protocol import Entry, Fleet, Protocol
 from bayesprune.experiments.published import tradeoff_value
-from bayesprune.objective import KLScale
 from bayesprune.storage import make_folder
-from bayesprune.training.plan import DENSE, Plan, static_method
-from bayesprune.training.recipes import StageName
+from bayesprune.training.plan import DENSE, Plan, static_method, usual_stages
 from bayesprune.training.stages import DIVERGED, FINISHED, StagedRun, is_look, run_stages
 from bayesprune.training.store import RunStore
 from bayesprune.training.watching import Watcher
 
 EVIDENCE = Entry("dbb", "1", 0)
 """The model that is kept for figures."""
-_STAGES: dict[str, StageName] = {DENSE: "dense", "dbb": "dependent"}
 _DIGITS = {"error": 4, "speedup": 4, "memory": 4, "seconds": 1}
 _NUMBERS = ("error", "kept", "speedup", "memory", "macs", "parameters", "epochs", "seconds")
 
@@ -107,13 +104,7 @@ class Fleets:
             return Plan(DENSE, self.protocol.recipe, ("dense",), seed)
         asked = replace(self.common, method=method, seed=seed, tradeoff=None if tradeoff is None else tradeoff_value(tradeoff))
         plan = plan_of(asked, self.protocol.recipe, self.whole)
-        return replace(plan, stages=(_STAGES.get(method, "pruned"),), kl_scale=self._for_part(plan.kl_scale))
-
-    def _for_part(self, kl_scale: KLScale) -> KLScale:
-        """The same weight of the divergence beside the loss of an image, whatever part of the images is used."""
-        share = len(self.data.train) / self.whole
-        assert not isinstance(kl_scale, Mapping)
-        return tuple(share * scale for scale in kl_scale) if isinstance(kl_scale, Sequence) else share * kl_scale
+        return replace(plan, stages=usual_stages(method)[-1:], share=len(self.data.train) / self.whole)
 
     def _folder(self, fleet: Fleet, method: str) -> Path:
         return self.work / f"{method}-of-{fleet.name}"

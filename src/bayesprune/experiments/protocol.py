@@ -22,7 +22,7 @@ SEEDS = (0, 1, 2)
 OWN = "own-recipe"
 """What files with rows of a recipe of our own are called."""
 OWN_SEEDS = (0, 1, 2, 3, 4)
-_OWN_NETWORK = "lenet-500-300"
+OWN_NETWORK = "lenet-500-300"
 
 
 @dataclass(frozen=True)
@@ -190,8 +190,8 @@ def own_protocol(network: str, recipe: str, seeds: Sequence[int] | None = None) 
         InputError: there is no such recipe, or it was made for another network.
     """
     published = protocol(network, seeds=seeds or OWN_SEEDS)
-    if network != _OWN_NETWORK:
-        raise InputError(f"recipes of our own were made for {_OWN_NETWORK}; try it on {network} with 'bayesprune run --recipe'")
+    if network != OWN_NETWORK:
+        raise InputError(f"recipes of our own were made for {OWN_NETWORK}; try it on {network} with 'bayesprune run --recipe'")
     if find_recipe(recipe).name not in OWN_TARGETS:
         raise InputError(f"recipes of our own are {', '.join(OWN_TARGETS)}; leave --recipe out for the paper's")
     chosen = tuple(target.tradeoff for target in OWN_TARGETS[recipe])

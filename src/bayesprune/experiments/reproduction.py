@@ -14,6 +14,7 @@ from bayesprune.experiments.rows import read_result_rows
 from bayesprune.storage import exists, make_folder, write_rows
 from bayesprune.training.devices import usable_device
 from bayesprune.training.lock import sole_use
+from bayesprune.training.plan import usual_stages
 from bayesprune.training.store import check_folder, claim_folder
 from bayesprune.training.watching import Watcher
 
@@ -94,6 +95,12 @@ def rows_there(protocol: Protocol, path: Path) -> dict[Entry, dict[str, Any]]:
             raise ResultsError(
                 f"{path}, line {number} is of {row.network} on {row.dataset}, recipe {row.recipe}, but rows of {protocol.network} on "
                 f"{protocol.dataset}, recipe {protocol.recipe.name}, are to be written there; choose another folder for the results"
+            )
+        asked = protocol.recipe.stages[usual_stages(row.method)[-1]].epochs
+        if row.epochs is not None and row.epochs != asked:
+            raise ResultsError(
+                f"{path}, line {number} was trained for {row.epochs} epochs, not for {asked}, as the recipe {row.recipe} says now; choose "
+                "another folder for the results"
             )
         found[row.entry] = row.written
     return found

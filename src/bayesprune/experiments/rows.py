@@ -1,7 +1,7 @@
 """The rows that a reproduction writes, a JSON object a line: what each says of one trained model, and how they are read."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,8 @@ class ResultRow:
         return Entry(self.method, self.tradeoff, self.seed)
 
 
+_SLOWEST = 1e-3
+"""No network becomes slower by more."""
 _ORIGIN = ("hardware", "device", "torch", "python", "version")
 
 
@@ -129,7 +131,7 @@ def read_result_rows(path: Path) -> list[ResultRow]:
 def _parse(fields: Fields) -> ResultRow:
     finished = _known(fields, "status", (FINISHED, DIVERGED)) == FINISHED
     network, method = _known(fields, "network", NETWORKS), _known(fields, "method", METHODS)
-    gates = len(gate_places(network))
+    gates = [place.units for place in gate_places(network)]
     return ResultRow(
         network=network,
         dataset=fields.text("dataset"),
@@ -159,7 +161,9 @@ def _known(fields: Fields, name: str, known: Collection[str]) -> str:
 
 
 def _tradeoff(fields: Fields, method: str) -> str | None:
-    if fields.raw("tradeoff") is None and method in WITHOUT_TRADEOFF:
+    if method in WITHOUT_TRADEOFF:
+        if fields.raw("tradeoff") is not None:
+            fields.refuse(f"{method} has no 'tradeoff'")
         return None
     text = fields.text("tradeoff")
     if not _is_value(text):
@@ -168,30 +172,28 @@ def _tradeoff(fields: Fields, method: str) -> str | None:
 
 
 def _is_value(text: str) -> bool:
-    """Whether a text is a number as the paper prints them."""
+    """Whether a text is a number above zero as the paper prints them."""
     try:
-        return math.isfinite(tradeoff_value(text))
+        return "_" not in text and 0.0 < tradeoff_value(text) < math.inf
     except (ValueError, ZeroDivisionError):
         return False
 
 
-def _thresholds(fields: Fields, gates: int) -> dict[str, Outcome]:
+def _thresholds(fields: Fields, gates: Sequence[int]) -> dict[str, Outcome]:
     for name in fields.values:
         if not _is_value(name):
             fields.refuse(f"'{name}' is no threshold")
     return {name: _outcome(fields.part(name), gates) for name in fields.values}
 
 
-def _outcome(fields: Fields, gates: int) -> Outcome:
+def _outcome(fields: Fields, gates: Sequence[int]) -> Outcome:
     size = _size(fields, gates)
     return Outcome(size.kept, size.speedup, size.memory, fields.number("error"))
 
 
-def _size(fields: Fields, gates: int) -> Size:
-    if fields.number("speedup") == 0.0:
-        fields.refuse("'speedup' is zero")
-    return Size(fields.units("kept", gates), fields.number("speedup"), fields.number("memory"))
+def _size(fields: Fields, gates: Sequence[int]) -> Size:
+    return Size(fields.units("kept", gates), fields.number("speedup", _SLOWEST), fields.number("memory"))
 
 
-def _look(fields: Fields, gates: int) -> Look:
+def _look(fields: Fields, gates: Sequence[int]) -> Look:
     return Look(fields.whole("epoch", 0), fields.number("seconds"), fields.number("error"), fields.units("kept", gates))

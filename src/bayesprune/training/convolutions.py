@@ -29,11 +29,13 @@ def convolve_patches(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor |
     # Row by row of the kernel and column by column: a compiler makes one kernel of few slices that are put together, not of many.
     patches = _shifted(_shifted(x, 2, 2, rows, down, tall), 4, 3, columns, right, wide)
     count, height, width = len(x), *patches.shape[-2:]
+    kernels = weight.flatten(1)
     if height * width < _FEW:
-        columns_of_all = patches.flatten(1, 3).transpose(0, 1).reshape(-1, count * height * width)
-        outputs = (weight.flatten(1) @ columns_of_all).view(-1, count, height, width).transpose(0, 1)
+        together = patches.flatten(1, 3).transpose(0, 1).reshape(kernels.shape[1], count * height * width)
+        outputs = (kernels @ together).view(len(kernels), count, height, width).transpose(0, 1).contiguous()
     else:
-        outputs = (weight.flatten(1).expand(count, -1, -1) @ patches.reshape(count, -1, height * width)).view(count, -1, height, width)
+        apart = patches.reshape(count, kernels.shape[1], height * width)
+        outputs = (kernels.expand(count, -1, -1) @ apart).view(count, len(kernels), height, width)
     return outputs if bias is None else outputs + bias[:, None, None]
 
 

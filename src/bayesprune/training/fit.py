@@ -91,7 +91,7 @@ def fit(
         method: ``bb``, ``dbb``, ``sbp``, ``vib``, ``l0``, ``gd`` or ``cd``.
         validation: to evaluate on after every epoch.
         loss: mean loss of a batch, from outputs and targets.
-        recipe: ``fast``, ``paper`` or a recipe of one's own.
+        recipe: ``fast``, ``paper``, ``consistent`` or a recipe of one's own.
         epochs: of every stage, or by stage, instead of the recipe's.
         tradeoff: of the method, in its own terms; see the method's gate.
         kl_scale: factors on the divergence, instead of the trade-off's.
@@ -100,8 +100,7 @@ def fit(
         example_inputs: what the model's computation is followed with; by default the first inputs of the loader.
         before_norm: gate convolutions before their norms.
         shrink: take units that are pruned, and stay so, out of the model while it is trained, so that steps get cheaper; by default what
-            the recipe says. What is pruned before the input-dependent stage is left out of it in any case, which changes no other unit.
-            The model that comes back has its old shapes: ``compact`` takes its pruned units out for good.
+            the recipe says. The model that comes back has its old shapes: ``compact`` takes its pruned units out for good.
         device: to train on; by default where the model is.
         seed: of everything random.
         checkpoints: a folder to keep every epoch in; a call with the same folder goes on where the last one stopped, or gives its result
@@ -186,4 +185,5 @@ def _describe(plan: Plan, model: nn.Module, training: LoaderBatches) -> dict[str
     shapes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
     weights = None if "dense" in plan.stages else checksum(model.state_dict(), {})
     data = {"samples": training.n_data, "batches": len(training)}
-    return {"plan": dataclasses.asdict(plan), "model": type(model).__name__, "parameters": shapes, "weights": weights, "data": data}
+    asked = {name: value for name, value in dataclasses.asdict(plan).items() if name not in ("strength", "share")}  # The scale has both.
+    return {"plan": asked, "model": type(model).__name__, "parameters": shapes, "weights": weights, "data": data}

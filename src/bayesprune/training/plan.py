@@ -1,7 +1,7 @@
 """What to do to a model: method, recipe and trade-off, brought into the terms of the objective."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,8 @@ class Plan:
         seed: of everything random.
         kl_scale: factors on the divergence in the pruning stage.
         hyperparameters: of the gates in the pruning stage.
-        strength: the trade-off's factor on the divergence, before it was weighed by gate.
+        strength: the factor on the divergence before it was weighed by gate, or the mean of factors that were given by gate.
+        share: the part of the data set that is trained on; divergences weigh as they would with all of it.
         before_norm: where the gates of convolutions go; see ``sparsify``.
         precision: the type to compute layers in, by name.
     """
@@ -41,6 +42,7 @@ class Plan:
     kl_scale: KLScale = 1.0
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     strength: float = 1.0
+    share: float = 1.0
     before_norm: bool = False
     precision: str = "float32"
 
@@ -48,10 +50,17 @@ class Plan:
         if self.precision not in PRECISIONS:
             raise InputError(f"precision is {' or '.join(PRECISIONS)}, not '{self.precision}'")
 
+    def scale(self, stage: StageName) -> KLScale:
+        """Factors on the divergence in a stage; the input-dependent one weighs it once, whatever the trade-off."""
+        scale = self.kl_scale if stage == "pruned" else 1.0
+        if isinstance(scale, Mapping):
+            return {name: self.share * factor for name, factor in scale.items()}
+        return tuple(self.share * factor for factor in scale) if isinstance(scale, Sequence) else self.share * scale
+
     def consistency(self, stage: StageName) -> float:
-        """The weight of consistency in a stage: in proportion to that of the divergence, which in the input-dependent stage is 1."""
+        """The weight of consistency in a stage. The stronger the first stage prunes, the less it weighs in the input-dependent one."""
         weight = self.recipe.stages[stage].consistency
-        return weight / self.strength if stage == "dependent" and self.strength else weight
+        return weight / max(self.strength, 1.0) if stage == "dependent" else weight
 
 
 def usual_stages(method: str, pretrain: bool = True) -> tuple[StageName, ...]:
@@ -108,12 +117,24 @@ def make_plan(
         raise InputError(f"a trade-off is a finite number above zero, not {chosen}")
     meaning = method_class(static_method(method)).from_tradeoff(chosen, n_data)
     scale: KLScale = meaning.kl_scale if kl_scale is None else kl_scale
-    strength = 1.0
-    if isinstance(scale, (int, float)):
+    if isinstance(scale, (Mapping, Sequence)):
+        factors = list(scale.values() if isinstance(scale, Mapping) else scale)
+        strength = math.fsum(factors) / max(len(factors), 1)
+    else:
         if not (math.isfinite(scale) and scale >= 0):
             raise InputError(f"kl_scale must be finite and not negative, not {scale}")
-        strength = float(scale)
+        scale = strength = float(scale)
         if gate_weights is not None:
             scale = tuple(scale * weight for weight in gate_weights)
     settings = {**meaning.hyperparameters, **(hyperparameters or {})}
-    return Plan(method, recipe, usual_stages(method, pretrain), seed, scale, settings, strength, before_norm, precision)
+    return Plan(
+        method,
+        recipe,
+        usual_stages(method, pretrain),
+        seed,
+        scale,
+        settings,
+        strength=strength,
+        before_norm=before_norm,
+        precision=precision,
+    )

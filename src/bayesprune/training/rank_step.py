@@ -34,8 +34,6 @@ class RankStep(Step):
     def __init__(self, batches: RankBatches, members: Members, loss: LossFunction, *arguments: Any) -> None:
         if not members.alone:
             raise InputError("several processes train one model, not models side by side: start without torchrun")
-        if any(arguments[-1]):
-            raise InputError("a recipe with consistency is for one process: start without torchrun, or choose another recipe")
         super().__init__(members, partial(_loss_of_all, batches, loss), *arguments)
         self.batches = batches
         self.objective = DistributedDataParallel(_Objective(members.first, self.objective), find_unused_parameters=True)

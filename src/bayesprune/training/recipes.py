@@ -26,7 +26,7 @@ class StageRecipe:
         kl_warmup: the share of the stage over which the divergence's weight rises from 0 to 1.
         consistency: weight in the loss of how far two predictions, with two draws of the masks, are apart (R-Drop). Every batch is then
             shown twice in a step, which costs up to twice the time. For classification. In the input-dependent stage, where the
-            divergence has the weight 1 whatever the trade-off, it is divided by the trade-off's factor: their proportion stays.
+            divergence has the weight 1 whatever the trade-off, it is divided by the trade-off's factor, if that is above 1.
     """
 
     epochs: int
@@ -73,8 +73,7 @@ class Recipe:
         stages: pretraining (``dense``), pruning (``pruned``) and the input-dependent stage (``dependent``).
         batch_size: of all stages of the main job; ``fit`` takes what its loader gives.
         tradeoffs: by method, where none is asked for and the method's own default does not suit the recipe.
-        shrink: whether units that are pruned, and stay so, are taken out of the network while gates still decide on them. Those that are
-            pruned before the input-dependent stage are left out of it in any case.
+        shrink: whether units that are pruned, and stay so, are taken out of the network while it is trained.
     """
 
     name: str

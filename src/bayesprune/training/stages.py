@@ -17,8 +17,10 @@ from bayesprune.noise import derive_seed
 from bayesprune.training.evaluation import LossFunction, measure_members
 from bayesprune.training.members import Members
 from bayesprune.training.plan import PRECISIONS, Plan, static_method
+from bayesprune.training.rank_batches import RankBatches
 from bayesprune.training.recipes import StageName
-from bayesprune.training.sources import BatchSource, first_inputs
+from bayesprune.training.sources import BatchSource, first_batch, first_inputs
+from bayesprune.training.step import check_classes
 from bayesprune.training.store import RunStore, StageRecord
 from bayesprune.training.trainer import StageTrainer, load_members
 from bayesprune.training.watching import Watcher
@@ -68,6 +70,8 @@ def run_stages(
         DivergedError: the loss of the only model became NaN or infinite.
     """
     _check_plans(plans)
+    if any(plan.consistency(stage) for plan in plans for stage in plan.stages):
+        _check_consistency(training)
     runs = [StagedRun(model) for model in models]
     rows: list[dict[str, Any]] = []
     for stage in plans[0].stages:
@@ -109,6 +113,13 @@ def _check_plans(plans: Sequence[Plan]) -> None:
             raise InputError("models that are trained side by side have the same method, stages, recipe and precision")
 
 
+def _check_consistency(training: BatchSource) -> None:
+    """Whether these batches can be trained on with consistency, before the first stage rather than after it."""
+    if isinstance(training, RankBatches):
+        raise InputError("a recipe with consistency is for one process: start without torchrun, or choose another recipe")
+    check_classes(first_batch(training)[1])
+
+
 def _prepare(model: nn.Module, stage: StageName, plan: Plan, training: BatchSource) -> nn.Module:
     """The model as a stage finds it at its beginning."""
     with torch.random.fork_rng(devices=[]):
@@ -132,21 +143,18 @@ def _take_up(
     if found is not None and found[1].results is not None:
         load_members(Members(models), found[0])
         return found[1], None
-    kl_scales = [plan.kl_scale for plan in plans] if stage == "pruned" else None
     seeds = [derive_seed(plan.seed, stage) for plan in plans]
     recipe, precision = plans[0].recipe, PRECISIONS[plans[0].precision]
-    # What no input uses is decided before the input-dependent stage: without it a step computes the same, sooner.
-    shrink = recipe.shrink or stage == "dependent"
     trainer = StageTrainer(
         models,
         training,
         recipe.stages[stage],
         loss,
-        kl_scales=kl_scales,
+        kl_scales=[plan.scale(stage) for plan in plans],
         seeds=seeds,
         consistency=[plan.consistency(stage) for plan in plans],
         precision=precision,
-        shrink=shrink,
+        shrink=recipe.shrink,
     )
     if found is None:
         return StageRecord(stage, rows=list(rows)), trainer

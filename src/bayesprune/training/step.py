@@ -137,12 +137,14 @@ def objective(
     outputs = outputs if precision == torch.float32 else outputs.float()
     value = loss(outputs, targets).mean()
     if consistency.numel():
-        value = value + consistency * disagreement(_logits(outputs, targets))
+        check_classes(targets, outputs)
+        value = value + consistency * disagreement(outputs)
     found = divergences(list(gates(model).values()))
     return value + sum(weight * divergence for weight, divergence in zip(weights.unbind(), found, strict=True)) if found else value
 
 
-def _logits(outputs: Any, targets: Tensor) -> Tensor:
-    if not isinstance(outputs, Tensor) or outputs.ndim != 2 or targets.ndim != 1 or targets.is_floating_point():
+def check_classes(targets: Any, outputs: Any = None) -> None:
+    """Refuse targets, or outputs, that a recipe with consistency cannot be used with."""
+    classes = isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point()
+    if not classes or not (outputs is None or (isinstance(outputs, Tensor) and outputs.ndim == 2)):
         raise InputError("a recipe with consistency is for classification: outputs of shape (batch, classes) and whole numbers as targets")
-    return outputs

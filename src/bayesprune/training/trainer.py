@@ -229,7 +229,7 @@ class StageTrainer:
 
     def _look(self) -> None:
         """Take note of the units in use: only those that are out of use now and at the end of the epoch are removed."""
-        if self.shrinking is not None:
+        if self.shrinking is not None and not self._decided:
             self._alive = self._units_in_use()
 
     @torch.no_grad()

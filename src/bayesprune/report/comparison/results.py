@@ -37,7 +37,7 @@ def read_results(results: Path) -> dict[tuple[str, str], list[ResultRow]]:
         if len({row.recipe for row in rows}) > 1:
             raise ResultsError(f"{path} has rows of the recipes '{PAPER}' and '{QUICK}': move those of '{QUICK}' to a folder of their own")
         if rows:
-            found[network, dataset] = in_order(rows)
+            found[network, dataset] = as_in_tables(rows)
     if not found:
         names = ", ".join(f"{network}-{dataset}.jsonl" for network, dataset in published_networks())
         raise ResultsError(f"there are no rows in {results}: expected some in {names}")
@@ -51,7 +51,7 @@ def read_own_recipe(results: Path) -> list[ResultRow]:
         ResultsError: they are damaged, of the paper's recipe, or of several.
     """
     path = results / OWN_RECIPE
-    rows = in_order(read_result_rows(path)) if exists(path) else []
+    rows = as_in_tables(read_result_rows(path)) if exists(path) else []
     recipes = sorted({row.recipe for row in rows})
     if PAPER in recipes:
         raise ResultsError(f"{path} has rows of the recipe 'paper', which belong into the files of their networks")
@@ -60,7 +60,7 @@ def read_own_recipe(results: Path) -> list[ResultRow]:
     return rows
 
 
-def in_order(rows: Iterable[ResultRow]) -> list[ResultRow]:
+def as_in_tables(rows: Iterable[ResultRow]) -> list[ResultRow]:
     """Sorted as the paper's tables are: by method, then by trade-off, then by seed."""
     return sorted(rows, key=lambda row: (row.network, row.dataset, METHODS.index(row.method), tradeoff_order(row.tradeoff), row.seed))
 

@@ -4,15 +4,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bayesprune.experiments.protocol import OWN_TARGETS, Target
+from bayesprune.experiments.protocol import OWN_NETWORK, OWN_TARGETS, Target
 from bayesprune.experiments.published import tradeoff_value
 from bayesprune.experiments.rows import ResultRow
 from bayesprune.report.comparison.points import Point, method_name, points_of
 from bayesprune.report.comparison.verdicts import Standing
 from bayesprune.report.document.sheets import EMPTY, Cell, Sheet, number, sheet, words
 from bayesprune.report.tables import join_units
-
-TARGET_NETWORK = "lenet-500-300"
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ def own_recipe_sheets(rows: Sequence[ResultRow]) -> list[Sheet]:
     """The targets, and all points of our recipe; nothing without rows."""
     if not rows:
         return []
-    points = points_of([row for row in rows if row.network == TARGET_NETWORK])
+    points = points_of([row for row in rows if row.network == OWN_NETWORK])
     return [
         _target_sheet(points, OWN_TARGETS.get(rows[0].recipe, ())),
         *(_points_sheet(network, rows) for network in sorted({row.network for row in rows})),
@@ -65,7 +63,7 @@ def _target_sheet(points: Sequence[Point], targets: Sequence[Target]) -> Sheet:
             lines.append([*wanted, words(point.name), number(point.error, 2, _standard_error(point)), *size, outcome])
     headings = ("#error %, wanted", "#xFLOPs, wanted", "ours", "#error %", "#xFLOPs", "#memory %", "#seeds", "beaten")
     note = (
-        f"On {TARGET_NETWORK}. Median error over seeds ± the standard error of the mean; beaten means fast enough, and below the target by "
+        f"On {OWN_NETWORK}. Median error over seeds ± the standard error of the mean; beaten means fast enough, and below the target by "
         "more than that. Which trade-off is to beat which target was chosen on validation images."
     )
     return sheet("Targets", headings, lines, note)
