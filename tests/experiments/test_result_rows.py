@@ -65,7 +65,7 @@ def test_diverged_row_has_a_reason_and_nothing_else(tmp_path):
             ({"tradeoff": value}, "'tradeoff' is not a number as the paper prints them")
             for value in ("much", "1/0", "", "1e400", "nan", "1/2/3", "-1", "0", "1_0")
         ),
-        *(({"error": value}, "'error' is not a number") for value in (None, "1.2", HUGE, 1e308, -1.0, True)),
+        *(({"error": value}, "'error' is not a number") for value in (None, "1.2", HUGE, 1e308, 100.1, -1.0, True)),
         ({"speedup": "2"}, "'speedup' is not a number"),
         *(({"speedup": value}, "'speedup' is not a number of at least 0.001") for value in (0, 5e-324)),
         ({"hardware": "\ud800"}, "'hardware' is not a text"),

@@ -36,8 +36,6 @@ app = typer.Typer(
 
 `bayesprune export runs/20260101-120000-lenet-500-300-dbb` — what is left, as an ONNX file
 
-`bayesprune report` — the rows of a reproduction beside the paper's tables
-
 `bayesprune data` — the data sets and where they are""",
 )
 out = Console()

@@ -53,10 +53,10 @@ def reproduce(
     chosen_seeds = None if seeds is None else parts(seeds, "--seeds", int)
     if recipe is None:
         asked = protocol(network, quick=quick, methods=None if methods is None else parts(methods, "--methods", str), seeds=chosen_seeds)
-    elif quick or methods is not None:
-        raise InputError("--recipe trains BB and DBB with a recipe of our own: leave --quick and --methods out")
     else:
         asked = own_protocol(network, recipe, chosen_seeds)
+        if quick or methods is not None:
+            raise InputError("--recipe trains BB and DBB with a recipe of our own: leave --quick and --methods out")
     chosen = results or (QUICK_RESULTS if quick else RESULTS)
     places = Places(
         rows=chosen / f"{asked.name}.jsonl",

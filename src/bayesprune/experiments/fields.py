@@ -46,11 +46,12 @@ class Fields:
             self.refuse(f"'{name}' is not a text but {value!r}")
         return value
 
-    def number(self, name: str, least: float = 0.0) -> float:
-        """A field that is a number, and not below the least that makes sense."""
+    def number(self, name: str, least: float = 0.0, most: float = _MOST) -> float:
+        """A field that is a number, and one that makes sense."""
         value = self.raw(name)
-        if not _is_number(value) or not least <= value <= _MOST:
-            self.refuse(f"'{name}' is not a number of at least {least:g} but {_short(value)}")
+        if not _is_number(value) or not least <= value <= most:
+            bounds = f"of at least {least:g}" if most == _MOST else f"from {least:g} to {most:g}"
+            self.refuse(f"'{name}' is not a number {bounds} but {_short(value)}")
         return float(value)
 
     def whole(self, name: str, least: int = -_MOST) -> int:

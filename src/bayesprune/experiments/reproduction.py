@@ -68,6 +68,8 @@ def run_reproduction(
         where, data = usable_device(device), data_of(common)
         build_seeded(common, data)  # Refuses images that it cannot take, before the folder is bound to them.
         with sole_use(places.work):
+            make_folder(places.rows.parent)
+            write_rows(places.rows, in_order(protocol, rows_there(protocol, places.rows)))  # Where that fails, nothing should be trained.
             claim_folder(places.work, configuration)
             models = None if protocol.is_own else places.models
             at_work = Fleets(protocol, common, data, where, places.work, models, watcher)
@@ -75,7 +77,6 @@ def run_reproduction(
                 watcher.say(f"{number} of {len(fleets)}: {fleet.title}")
                 trained = at_work.train(fleet)
                 rows = rows_there(protocol, places.rows) | trained  # Another process, in another folder, may have added some meanwhile.
-                make_folder(places.rows.parent)
                 write_rows(places.rows, in_order(protocol, rows))
                 at_work.forget(fleet)
     if all(entry in rows for entry in protocol.all_entries()):

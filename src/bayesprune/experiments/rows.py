@@ -188,7 +188,7 @@ def _thresholds(fields: Fields, gates: Sequence[int]) -> dict[str, Outcome]:
 
 def _outcome(fields: Fields, gates: Sequence[int]) -> Outcome:
     size = _size(fields, gates)
-    return Outcome(size.kept, size.speedup, size.memory, fields.number("error"))
+    return Outcome(size.kept, size.speedup, size.memory, fields.number("error", most=100.0))
 
 
 def _size(fields: Fields, gates: Sequence[int]) -> Size:
@@ -196,4 +196,4 @@ def _size(fields: Fields, gates: Sequence[int]) -> Size:
 
 
 def _look(fields: Fields, gates: Sequence[int]) -> Look:
-    return Look(fields.whole("epoch", 0), fields.number("seconds"), fields.number("error"), fields.units("kept", gates))
+    return Look(fields.whole("epoch", 0), fields.number("seconds"), fields.number("error", most=100.0), fields.units("kept", gates))

@@ -9,7 +9,8 @@ from bayesprune.report.document.sheets import EMPTY, Cell, Sheet, number, sheet,
 from bayesprune.report.tables import join_units
 
 HOW_TO_READ = (
-    "Ours are medians over seeds; ± is the standard deviation over seeds. Figures are compared as printed: errors within "
+    "Ours are medians over seeds; ± is the standard deviation of just these seeds, and kept units are rounded down, both as in the paper. "
+    "Figures are compared as printed: errors within "
     f"{ERROR_TOLERANCE:.2f} points of the paper's, xFLOPs and memory within {100 * SIZE_TOLERANCE:.0f} % of the paper's count as equal. "
     "▲ is better than the paper's, ▼ is worse. A row is reached if none of the three is worse, or if some trade-off of the same method "
     "is at least as good in both error and xFLOPs, which the verdict then names."

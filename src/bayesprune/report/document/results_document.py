@@ -12,7 +12,7 @@ from bayesprune.storage import exists
 
 DOCUMENT = "results.md"
 FIGURES = "figures"
-WRITTEN_BY = "Written by `bayesprune report` from the rows in `results/`: do not edit it by hand."
+WRITTEN_BY = "Written by `bayesprune report` from the rows of a reproduction: do not edit it by hand."
 
 
 def document(content: Content, out: Path) -> str:

@@ -85,7 +85,7 @@ def read_trials(path: Path) -> list[Trial]:
         if not isinstance(values, dict):
             raise ResultsError(f"{place} is no row of a trial; put a good one in its place or take it out")
         fields = Fields(values, place)
-        error, speedup = fields.number("validation_error"), fields.number("speedup", 1e-3)
+        error, speedup = fields.number("validation_error", most=100.0), fields.number("speedup", 1e-3)
         trials.append(Trial(fields, _tradeoff(fields), error, speedup, fields.whole("epochs", 1), fields.text("hardware")))
     return trials
 

@@ -1,5 +1,6 @@
 """How a network lost its units in a reproduction: BB first, then DBB, the median over seeds."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -73,5 +74,6 @@ def draw_pruning_history(rows: Sequence[ResultRow], path: Path) -> bool:
 
 
 def _median_look(looks: Sequence[Look]) -> Look:
-    kept = tuple(median(units) for units in zip(*(look.kept for look in looks), strict=True))
+    """Number by number; units are rounded down, as in the tables."""
+    kept = tuple(float(math.floor(median(units))) for units in zip(*(look.kept for look in looks), strict=True))
     return Look(looks[0].epoch, median(look.seconds for look in looks), median(look.error for look in looks), kept)
