@@ -17,8 +17,7 @@ from bayesprune.experiments.rows import read_result_rows
 from bayesprune.report import sweep_tables
 from bayesprune.report.comparison.pairs import compare
 from bayesprune.report.comparison.results import as_in_tables
-from bayesprune.report.document.comparison_sheets import tradeoff_sheet
-from bayesprune.report.document.terminal import sheet_table
+from bayesprune.report.document.terminal import comparison_table
 from bayesprune.training.recipes import PAPER
 from bayesprune.training.watching import ProgressBars
 
@@ -78,5 +77,5 @@ def _tables(asked: Protocol, path: Path, rows: list[dict[str, Any]]) -> list[Tab
     """The rows beside the paper's, where they are comparable."""
     if asked.recipe is PAPER:
         comparison = compare(asked.network, asked.dataset, as_in_tables(read_result_rows(path)))
-        return [sheet_table(tradeoff_sheet(comparison))]
+        return [comparison_table(comparison)]
     return sweep_tables([{**row, "tradeoff": None if row["tradeoff"] is None else tradeoff_value(row["tradeoff"])} for row in rows])
