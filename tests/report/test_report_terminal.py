@@ -35,6 +35,6 @@ def test_what_it_says(tmp_path):
     found = [" ".join(line.replace("│", " ").split()) for line in lines(tmp_path, rows)]
     assert "BB 1 1.20 (1.26) 15.0 (13.4) ▲ 100-50-30 yes" in found
     assert "BB 2 2.50 (1.28) ▼ 12.0 (16.2) ▼ 100-50-30 elsewhere" in found
-    assert "BB 3 1.00 90.0 100-50-30 not in the paper" in found
+    assert "BB 3 1.00 90.0 100-50-30 ours alone" in found
     assert "DBB 1 (1.41) (35.0) diverged" in found
     assert "CD (1.54) (1.0) not run" in found

@@ -17,7 +17,7 @@ def comparison_table(comparison: NetworkComparison) -> Table:
     for row in comparison.appendix:
         table.add_row(method_name(row.paper.method), row.paper.tradeoff or "", *_figures(row), _reached(row))
     for point in comparison.beyond_paper:
-        table.add_row(method_name(point.method), point.tradeoff or "", *_own(point), "not in the paper")
+        table.add_row(method_name(point.method), point.tradeoff or "", *_own(point), "ours alone")
     return table
 
 
