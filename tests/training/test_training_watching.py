@@ -49,6 +49,20 @@ def test_bars_on_a_terminal():
         assert part in text
 
 
+def test_a_line_takes_the_place_of_a_finished_bar():
+    screen = StringIO()
+    with ProgressBars(Console(file=screen, width=200, force_terminal=True)) as bars:
+        play(bars)
+        bars.stage_finished({"stage": "pruned"})
+        end = len(screen.getvalue())
+        bars.say("the next one")
+        bars.stage_finished({"stage": "pruned"})
+    text, after = screen.getvalue(), screen.getvalue()[end:]
+    assert "pruned     14 epochs  loss 12.346  error 1.68 %  kept 784-500-300  12.3x  61 s\n" in text
+    assert "left" not in after, "no bar comes back"
+    assert "pruned: finished before, taken from the folder" in after, "another one, of the same name"
+
+
 def test_steps_before_any_stage_are_harmless():
     with ProgressBars(Console(file=StringIO())) as bars:
         bars.step(1.0)

@@ -48,7 +48,7 @@ class Silent:
 
 
 class ProgressBars:
-    """A bar for each stage with loss, error, units kept and the time left; in a log file, a line for each epoch instead."""
+    """A bar with loss, error, units kept and the time left, and a line when the stage is finished; in a log file, a line an epoch."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
@@ -56,6 +56,7 @@ class ProgressBars:
         self.task: TaskID | None = None
         self.stage: StageName | None = None
         self.epochs = 0
+        self.state = ""
         self.progress = Progress(
             TextColumn("[bold]{task.description:<9}"),
             BarColumn(bar_width=10),
@@ -77,7 +78,7 @@ class ProgressBars:
         self.console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     def stage_started(self, stage: StageName, epochs: int, steps: int, done: int) -> None:
-        self.stage, self.epochs = stage, epochs
+        self.stage, self.epochs, self.state = stage, epochs, ""
         self.task = self.progress.add_task(stage, total=epochs * steps, completed=done * steps, state="")
         if not self.lively and done:
             self.console.print(f"{stage}: going on after epoch {done} of {epochs}")
@@ -87,20 +88,22 @@ class ProgressBars:
             self.progress.advance(self.task)
 
     def epoch_finished(self, row: dict[str, Any]) -> None:
-        text = describe_row(row)
+        self.state = f"{describe_row(row)}  {row['seconds']:.0f} s"
         if self.task is not None:
-            self.progress.update(self.task, state=text)
+            self.progress.update(self.task, state=describe_row(row))
         if not self.lively:
-            self.console.print(
-                f"{row['stage']:<10} epoch {row['epoch']:>3} of {self.epochs}  {text}  {row['seconds']:.0f} s",
-                highlight=False,
-                soft_wrap=True,
-            )
+            self.say(f"{row['stage']:<10} epoch {row['epoch']:>3} of {self.epochs}  {self.state}")
 
     def stage_finished(self, result: dict[str, Any]) -> None:
-        """The bar stays as it is; a stage that was finished before has none and is mentioned."""
+        """A line takes the place of the bar; a stage that was finished before had none and is mentioned."""
         if result["stage"] != self.stage:
-            self.console.print(f"{result['stage']}: finished before, taken from the folder", highlight=False)
+            self.say(f"{result['stage']}: finished before, taken from the folder")
+        elif self.task is not None:
+            self.progress.remove_task(self.task)
+            self.progress.refresh()  # Or the next line would bring the bar back.
+            self.task = self.stage = None
+            if self.lively:
+                self.say(f"{result['stage']:<10} {self.epochs} epoch{'s' * (self.epochs > 1)}  {self.state}")
 
 
 def describe_row(row: dict[str, Any]) -> str:
