@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from bayesprune.experiments.evidence import MODELS, evidence_name
 from bayesprune.report.document.content import QUICK_BANNER, read_content
 from bayesprune.report.document.illustrations import kept_units_name, tradeoffs_name
 from bayesprune.report.document.results_document import DOCUMENT, FIGURES, document
@@ -10,7 +11,7 @@ from bayesprune.report.figures.model_figures import draw_model_figures, tell_as_
 from bayesprune.report.figures.pruning_history import draw_pruning_history
 from bayesprune.report.figures.tradeoff_curves import draw_tradeoff_curves
 from bayesprune.report.page import PAGE, page
-from bayesprune.storage import make_folder, write_bytes
+from bayesprune.storage import exists, make_folder, write_bytes
 
 
 def write_report(results: Path, out: Path, say: Callable[[str], None] = tell_as_warning) -> list[Path]:
@@ -41,4 +42,8 @@ def write_report(results: Path, out: Path, say: Callable[[str], None] = tell_as_
     for path, text in ((out / DOCUMENT, document(content, out)), (out / PAGE, page(content, figures))):
         write_bytes(path, text.encode())
         written.append(path)
+    for comparison in (network.comparison for network in content.networks):
+        model = results / MODELS / evidence_name(comparison.network, comparison.dataset)
+        if not exists(model):
+            say(f"there is no {model}: figures of {comparison.title} that need it were not drawn")
     return written
