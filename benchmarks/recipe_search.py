@@ -239,6 +239,7 @@ def search(name: str, program: Program, data: Dataset, pretrained: dict[int, nn.
         )
         for row in _stage(stage, models, recipe, tried, scales, training, validation):
             yield {"benchmark": "recipe_search", "program": name, "twice": program.twice, **row}
+        print(f"{name}, {stage}: {len(models)} models, {row['seconds']:.0f} s", flush=True)
 
 
 def _dependent(model: nn.Module, candidate: Candidate, gamma: float) -> nn.Module:
@@ -281,7 +282,6 @@ def _stage(
     averages.swap()
     trainer.write_back()
     seconds = time.perf_counter() - started
-    print(f"{stage}: {len(models)} models, {seconds:.0f} s", flush=True)
     for (candidate, gamma, seed), end, mean in zip(tried, last, averaged, strict=True):
         about = {"stage": stage, "tradeoff": gamma, "seed": seed, **asdict(recipe), **asdict(candidate)}  # Those of the loss come last.
         outcome = {"validation_error": end["error"], "kept": end["kept"], "speedup": end["speedup"]}

@@ -24,6 +24,11 @@ def evidence_name(network: str, dataset: str) -> str:
     return f"{network}-{dataset}-dbb.safetensors"
 
 
+def evidence_path(results: Path, network: str, dataset: str) -> Path:
+    """Where that file lies in a folder of results."""
+    return results / MODELS / evidence_name(network, dataset)
+
+
 def save_evidence(model: nn.Module, path: Path) -> None:
     """Write a gated model with zeros for the weights that only pruned units have.
 

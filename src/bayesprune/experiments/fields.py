@@ -1,10 +1,12 @@
 """Fields of a row, each of the kind that it should be, or an error that says which file and line is wrong."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from bayesprune.errors import ResultsError
+from bayesprune.storage import read_rows
 
 _MISSING = object()
 _MOST = 10**12
@@ -82,6 +84,24 @@ class Fields:
         if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
             self.refuse(f"'{name}' is not a list of parts with fields but {value!r}")
         return [Fields(part, f"{self.place}, {name}, part {number}") for number, part in enumerate(value, start=1)]
+
+
+def read_fields(path: Path, of: str) -> Iterator[Fields]:
+    """The fields of every line of a JSONL file.
+
+    Args:
+        path: of the file.
+        of: what its rows are of, for messages.
+
+    Raises:
+        ResultsError: a line has no fields.
+        StorageError: the file cannot be read.
+    """
+    for number, values in enumerate(read_rows(path), start=1):
+        place = f"{path}, line {number}"
+        if not isinstance(values, dict):
+            raise ResultsError(f"{place} is no row of {of}; put a good one in its place or take it out")
+        yield Fields(values, place)
 
 
 def _is_number(value: object) -> bool:

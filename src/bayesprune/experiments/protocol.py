@@ -192,11 +192,12 @@ def own_protocol(network: str, recipe: str, seeds: Sequence[int] | None = None) 
     published = protocol(network, seeds=seeds or OWN_SEEDS)
     if network != OWN_NETWORK:
         raise InputError(f"recipes of our own were made for {OWN_NETWORK}; try it on {network} with 'bayesprune run --recipe'")
-    if find_recipe(recipe).name not in OWN_TARGETS:
+    own = find_recipe(recipe)
+    if own.name not in OWN_TARGETS:
         raise InputError(f"recipes of our own are {', '.join(OWN_TARGETS)}; leave --recipe out for the paper's")
-    chosen = tuple(target.tradeoff for target in OWN_TARGETS[recipe])
+    chosen = tuple(target.tradeoff for target in OWN_TARGETS[own.name])
     tradeoffs: dict[str, tuple[str | None, ...]] = {DENSE: (None,), "bb": chosen, "dbb": chosen}
-    return replace(published, recipe=find_recipe(recipe), tradeoffs=tradeoffs, methods=tuple(tradeoffs))
+    return replace(published, recipe=own, tradeoffs=tradeoffs, methods=tuple(tradeoffs))
 
 
 def _weakest(values: tuple[str | None, ...]) -> tuple[str | None, ...]:

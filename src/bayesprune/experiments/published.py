@@ -8,6 +8,7 @@ References:
 """
 
 import csv
+import math
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -62,6 +63,14 @@ def tradeoff_value(text: str) -> float:
     """A printed trade-off as a number: 1, 5e-7, 0.1/60000."""
     numerator, _, denominator = text.partition("/")
     return float(numerator) / float(denominator or 1)
+
+
+def is_printed_number(text: str) -> bool:
+    """Whether a text is a number above zero as the paper prints them."""
+    try:
+        return "_" not in text and 0.0 < tradeoff_value(text) < math.inf
+    except (ValueError, ZeroDivisionError):
+        return False
 
 
 @cache

@@ -1,17 +1,15 @@
 """The rows that a reproduction writes, a JSON object a line: what each says of one trained model, and how they are read."""
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bayesprune.errors import ResultsError, did_you_mean
-from bayesprune.experiments.fields import Fields
+from bayesprune.experiments.fields import Fields, read_fields
 from bayesprune.experiments.protocol import Entry
-from bayesprune.experiments.published import METHODS, WITHOUT_TRADEOFF, tradeoff_value
+from bayesprune.experiments.published import METHODS, WITHOUT_TRADEOFF, is_printed_number
 from bayesprune.models.zoo import NETWORKS, gate_places
-from bayesprune.storage import read_rows
 from bayesprune.training.stages import DIVERGED, FINISHED
 
 
@@ -102,7 +100,7 @@ class ResultRow:
         return Entry(self.method, self.tradeoff, self.seed)
 
 
-_SLOWEST = 1e-3
+SLOWEST = 1e-3
 """No network becomes slower by more."""
 _ORIGIN = ("hardware", "device", "torch", "python", "version")
 
@@ -115,14 +113,11 @@ def read_result_rows(path: Path) -> list[ResultRow]:
         StorageError: the file cannot be read.
     """
     rows, seen = [], set()
-    for number, values in enumerate(read_rows(path), start=1):
-        place = f"{path}, line {number}"
-        if not isinstance(values, dict):
-            raise ResultsError(f"{place} is no row of a reproduction; put a good one in its place or take it out")
-        row = _parse(Fields(values, place))
+    for fields in read_fields(path, "a reproduction"):
+        row = _parse(fields)
         identity = (row.network, row.dataset, row.entry)
         if identity in seen:
-            raise ResultsError(f"{place} has {row.entry.title} a second time; take one of them out")
+            raise ResultsError(f"{fields.place} has {row.entry.title} a second time; take one of them out")
         seen.add(identity)
         rows.append(row)
     return rows
@@ -166,22 +161,14 @@ def _tradeoff(fields: Fields, method: str) -> str | None:
             fields.refuse(f"{method} has no 'tradeoff'")
         return None
     text = fields.text("tradeoff")
-    if not _is_value(text):
+    if not is_printed_number(text):
         fields.refuse(f"'tradeoff' is not a number as the paper prints them, such as 0.1/60000, but '{text}'")
     return text
 
 
-def _is_value(text: str) -> bool:
-    """Whether a text is a number above zero as the paper prints them."""
-    try:
-        return "_" not in text and 0.0 < tradeoff_value(text) < math.inf
-    except (ValueError, ZeroDivisionError):
-        return False
-
-
 def _thresholds(fields: Fields, gates: Sequence[int]) -> dict[str, Outcome]:
     for name in fields.values:
-        if not _is_value(name):
+        if not is_printed_number(name):
             fields.refuse(f"'{name}' is no threshold")
     return {name: _outcome(fields.part(name), gates) for name in fields.values}
 
@@ -192,7 +179,7 @@ def _outcome(fields: Fields, gates: Sequence[int]) -> Outcome:
 
 
 def _size(fields: Fields, gates: Sequence[int]) -> Size:
-    return Size(fields.units("kept", gates), fields.number("speedup", _SLOWEST), fields.number("memory"))
+    return Size(fields.units("kept", gates), fields.number("speedup", SLOWEST), fields.number("memory"))
 
 
 def _look(fields: Fields, gates: Sequence[int]) -> Look:

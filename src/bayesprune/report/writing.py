@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from bayesprune.experiments.evidence import MODELS, evidence_name
+from bayesprune.experiments.evidence import evidence_path
 from bayesprune.report.document.content import QUICK_BANNER, read_content
 from bayesprune.report.document.illustrations import kept_units_name, tradeoffs_name
 from bayesprune.report.document.results_document import DOCUMENT, FIGURES, document
@@ -43,7 +43,7 @@ def write_report(results: Path, out: Path, say: Callable[[str], None] = tell_as_
         write_bytes(path, text.encode())
         written.append(path)
     for comparison in (network.comparison for network in content.networks):
-        model = results / MODELS / evidence_name(comparison.network, comparison.dataset)
+        model = evidence_path(results, comparison.network, comparison.dataset)
         if not exists(model):
             say(f"there is no {model}: figures of {comparison.title} that need it were not drawn")
     return written

@@ -88,9 +88,10 @@ class ProgressBars:
             self.progress.advance(self.task)
 
     def epoch_finished(self, row: dict[str, Any]) -> None:
-        self.state = f"{describe_row(row)}  {row['seconds']:.0f} s"
+        text = describe_row(row)
+        self.state = f"{text}  {row['seconds']:.0f} s"
         if self.task is not None:
-            self.progress.update(self.task, state=describe_row(row))
+            self.progress.update(self.task, state=text)
         if not self.lively:
             self.say(f"{row['stage']:<10} epoch {row['epoch']:>3} of {self.epochs}  {self.state}")
 

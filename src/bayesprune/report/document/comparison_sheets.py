@@ -1,12 +1,10 @@
 """The paper's tables beside ours, as tables."""
 
-from bayesprune.experiments.published import tradeoff_value
 from bayesprune.report.comparison.counts import Counts, count
 from bayesprune.report.comparison.pairs import Comparison, NetworkComparison
 from bayesprune.report.comparison.points import Point, method_name
 from bayesprune.report.comparison.verdicts import ERROR_TOLERANCE, SIZE_TOLERANCE, Standing, Verdict
-from bayesprune.report.document.sheets import EMPTY, Cell, Sheet, number, sheet, words
-from bayesprune.report.tables import join_units
+from bayesprune.report.document.sheets import EMPTY, Cell, Sheet, number, sheet, tradeoff_cell, units_cell, words
 
 HOW_TO_READ = (
     "Ours are medians over seeds; ± is the standard deviation of just these seeds, and kept units are rounded down, both as in the paper. "
@@ -29,7 +27,7 @@ def tradeoff_sheet(comparison: NetworkComparison) -> Sheet:
     """The table of all trade-offs; ends with those that only we have."""
     headings = (*_HEADINGS, "kept units, ours", "#seeds", "verdict")
     rows = [[*_figures(row), _kept(row)[1], _seeds(row.point), verdict_cell(row)] for row in comparison.appendix]
-    rows += [[*_own_figures(point), _units(point.kept), _seeds(point), words("not in the paper")] for point in comparison.beyond_paper]
+    rows += [[*_own_figures(point), units_cell(point.kept), _seeds(point), words("not in the paper")] for point in comparison.beyond_paper]
     return sheet("All trade-offs", headings, rows)
 
 
@@ -108,7 +106,7 @@ def _figures(row: Comparison) -> list[Cell]:
         ]
     return [
         words(method_name(paper.method)),
-        _tradeoff(tradeoff, "*" * row.nearest),
+        tradeoff_cell(tradeoff, "*" * row.nearest),
         number(paper.error, 2, spread),
         own[0],
         number(paper.speedup),
@@ -121,20 +119,12 @@ def _figures(row: Comparison) -> list[Cell]:
 def _own_figures(point: Point) -> list[Cell]:
     error = number(point.error, 2, f" ± {point.error_std:.2f}")
     name = words(method_name(point.method))
-    return [name, _tradeoff(point.tradeoff), EMPTY, error, EMPTY, number(point.speedup), EMPTY, number(point.memory)]
-
-
-def _tradeoff(tradeoff: str | None, mark: str = "") -> Cell:
-    return EMPTY if tradeoff is None else Cell(tradeoff + mark, tradeoff_value(tradeoff))
+    return [name, tradeoff_cell(point.tradeoff), EMPTY, error, EMPTY, number(point.speedup), EMPTY, number(point.memory)]
 
 
 def _kept(row: Comparison) -> tuple[Cell, Cell]:
-    ours = EMPTY if row.point is None else _units(row.point.kept)
-    return EMPTY if row.paper.kept is None else _units(row.paper.kept), ours
-
-
-def _units(kept: tuple[int, ...]) -> Cell:
-    return Cell(join_units(kept), sum(kept))
+    ours = EMPTY if row.point is None else units_cell(row.point.kept)
+    return EMPTY if row.paper.kept is None else units_cell(row.paper.kept), ours
 
 
 def _seeds(point: Point | None) -> Cell:

@@ -7,8 +7,7 @@ from bayesprune.experiments.published import PublishedRow, published_rows, trade
 from bayesprune.experiments.rows import ResultRow, Size
 from bayesprune.report.comparison.points import median_kept, method_name
 from bayesprune.report.comparison.results import tradeoff_order
-from bayesprune.report.document.sheets import EMPTY, Cell, Sheet, change, number, sheet, words
-from bayesprune.report.tables import join_units
+from bayesprune.report.document.sheets import EMPTY, Cell, Sheet, change, number, sheet, tradeoff_cell, units_cell, words
 
 
 def threshold_sheet(rows: Sequence[ResultRow]) -> Sheet | None:
@@ -47,7 +46,7 @@ def soft_count_sheet(rows: Sequence[ResultRow]) -> Sheet | None:
         group = [row for row in own if row.tradeoff == tradeoff]
         ours = _median_size([row.outcome for row in group if row.outcome is not None])
         soft = _median_size([row.soft for row in group if row.soft is not None])
-        lines.append([_tradeoff(tradeoff), *_paper_size(printed.get(tradeoff)), *_size_cells(ours), *_size_cells(soft)])
+        lines.append([tradeoff_cell(tradeoff), *_paper_size(printed.get(tradeoff)), *_size_cells(ours), *_size_cells(soft)])
     headings = (
         "#trade-off",
         "#xFLOPs, paper",
@@ -72,9 +71,7 @@ def selection_sheet(rows: Sequence[ResultRow]) -> Sheet | None:
         static = median_kept([row.static_kept for row in group if row.static_kept is not None])
         used = median_kept([row.outcome.kept for row in group if row.outcome is not None])
         share = 100.0 * sum(used) / max(sum(static), 1)
-        lines.append(
-            [_tradeoff(tradeoff), Cell(join_units(static), sum(static)), Cell(join_units(used), sum(used)), number(share, 0, " %")]
-        )
+        lines.append([tradeoff_cell(tradeoff), units_cell(static), units_cell(used), number(share, 0, " %")])
     headings = ("#trade-off", "kept by BB", "used by DBB for an input", "#share")
     note = "DBB chooses for each input among the units that BB keeps. Medians over seeds of averages over the test set."
     return sheet("What DBB chooses among BB's units", headings, lines, note) if lines else None
@@ -96,10 +93,6 @@ def _power(threshold: str) -> str:
     return f"{float(threshold):.0e}".replace("e-0", "e-")
 
 
-def _tradeoff(tradeoff: str | None) -> Cell:
-    return EMPTY if tradeoff is None else Cell(tradeoff, tradeoff_value(tradeoff))
-
-
 def _median_size(sizes: Sequence[Size]) -> Size:
     kept = tuple(float(units) for units in median_kept([size.kept for size in sizes]))
     return Size(kept, statistics.median(size.speedup for size in sizes), statistics.median(size.memory for size in sizes))
@@ -110,4 +103,4 @@ def _paper_size(row: PublishedRow | None) -> list[Cell]:
 
 
 def _size_cells(size: Size) -> list[Cell]:
-    return [Cell(join_units(size.kept), sum(size.kept)), number(size.speedup), number(size.memory)]
+    return [units_cell(size.kept), number(size.speedup), number(size.memory)]

@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bayesprune.experiments.protocol import OWN_NETWORK, OWN_TARGETS, Target
-from bayesprune.experiments.published import tradeoff_value
 from bayesprune.experiments.rows import ResultRow
 from bayesprune.report.comparison.points import Point, method_name, points_of
 from bayesprune.report.comparison.verdicts import Standing
-from bayesprune.report.document.sheets import EMPTY, Cell, Sheet, number, sheet, words
-from bayesprune.report.tables import join_units
+from bayesprune.report.document.sheets import EMPTY, Cell, Sheet, number, sheet, tradeoff_cell, units_cell, words
 
 
 @dataclass(frozen=True)
@@ -74,11 +72,11 @@ def _points_sheet(network: str, rows: Sequence[ResultRow]) -> Sheet:
     lines = [
         [
             words(method_name(point.method)),
-            EMPTY if point.tradeoff is None else Cell(point.tradeoff, tradeoff_value(point.tradeoff)),
+            tradeoff_cell(point.tradeoff),
             number(point.error, 2, _standard_error(point)),
             number(point.speedup),
             number(point.memory),
-            Cell(join_units(point.kept), sum(point.kept)),
+            units_cell(point.kept),
             Cell(f"{len(point.outcomes)}{f', {point.diverged} diverged' if point.diverged else ''}", len(point.outcomes)),
         ]
         for point in points_of(own)

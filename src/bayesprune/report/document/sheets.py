@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bayesprune.experiments.published import tradeoff_value
 from bayesprune.report.comparison.verdicts import Standing
+from bayesprune.report.tables import join_units
 
 MARKS = {Standing.BETTER: "▲", Standing.EQUAL: "", Standing.WORSE: "▼"}
 
@@ -26,6 +28,9 @@ class Cell:
     def mark(self) -> str:
         """A sign for its standing."""
         return "" if self.standing is None else MARKS[self.standing]
+
+
+EMPTY = Cell("")
 
 
 @dataclass(frozen=True)
@@ -68,10 +73,17 @@ def number(value: float, digits: int = 2, after: str = "", standing: Standing | 
     return Cell(f"{value:.{digits}f}{after}", value, standing)
 
 
+def tradeoff_cell(tradeoff: str | None, after: str = "") -> Cell:
+    """A cell with a trade-off as it is printed; empty where there is none."""
+    return EMPTY if tradeoff is None else Cell(tradeoff + after, tradeoff_value(tradeoff))
+
+
+def units_cell(kept: Sequence[float]) -> Cell:
+    """A cell with the units of every gate; sorted by their sum."""
+    return Cell(join_units(kept), sum(kept))
+
+
 def change(value: float, digits: int = 2, after: str = "") -> Cell:
     """A cell with a signed number; what rounds to zero has no sign."""
     rounded = round(value, digits)
     return Cell(f"{rounded:+.{digits}f}{after}" if rounded else f"{0:.{digits}f}{after}", value)
-
-
-EMPTY = Cell("")

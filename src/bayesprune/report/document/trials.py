@@ -8,13 +8,13 @@ from pathlib import Path
 from statistics import fmean, variance
 from typing import Any
 
-from bayesprune.errors import ResultsError
-from bayesprune.experiments.fields import Fields
-from bayesprune.experiments.published import tradeoff_value
+from bayesprune.experiments.fields import Fields, read_fields
+from bayesprune.experiments.published import is_printed_number, tradeoff_value
+from bayesprune.experiments.rows import SLOWEST
 from bayesprune.experiments.settings import hyperparameters
 from bayesprune.report.comparison.points import method_name
 from bayesprune.report.document.sheets import EMPTY, Cell, Sheet, number, sheet, words
-from bayesprune.storage import exists, read_rows
+from bayesprune.storage import exists
 
 TUNING, SEARCH = "tuning.jsonl", "recipe-search.jsonl"
 _COMPARED_AT = 30.0
@@ -80,12 +80,8 @@ def trial_sheets(results: Path) -> list[Sheet]:
 def read_trials(path: Path) -> list[Trial]:
     """The rows of a file; none if there is no such file."""
     trials = []
-    for line, values in enumerate(read_rows(path) if exists(path) else [], start=1):
-        place = f"{path}, line {line}"
-        if not isinstance(values, dict):
-            raise ResultsError(f"{place} is no row of a trial; put a good one in its place or take it out")
-        fields = Fields(values, place)
-        error, speedup = fields.number("validation_error", most=100.0), fields.number("speedup", 1e-3)
+    for fields in read_fields(path, "a trial") if exists(path) else ():
+        error, speedup = fields.number("validation_error", most=100.0), fields.number("speedup", SLOWEST)
         trials.append(Trial(fields, _tradeoff(fields), error, speedup, fields.whole("epochs", 1), fields.text("hardware")))
     return trials
 
@@ -113,22 +109,19 @@ def _tradeoff(fields: Fields) -> float:
         return 0.0
     if not isinstance(fields.raw("tradeoff"), str):
         return fields.number("tradeoff")
-    try:
-        return tradeoff_value(fields.text("tradeoff"))
-    except (ValueError, ZeroDivisionError):
-        fields.refuse(f"'tradeoff' is no number but '{fields.text('tradeoff')}'")
+    text = fields.text("tradeoff")
+    if not is_printed_number(text):
+        fields.refuse(f"'tradeoff' is no number but '{text}'")
+    return tradeoff_value(text)
 
 
 def _tuning_sheet(trials: Sequence[Trial]) -> Sheet:
-    groups: dict[tuple[str, str, str, int], list[Trial]] = {}
-    for trial in trials:
-        fields = trial.fields
-        key = (fields.text("network"), fields.text("method"), _baseline_setting(fields), trial.epochs)
-        groups.setdefault(key, []).append(trial)
     lines = []
-    for (network, method, setting, epochs), own in groups.items():
-        chosen = words("yes") if _is_chosen(own[0].fields) else EMPTY
-        lines.append([words(network), words(method_name(method)), words(setting), number(epochs, 0), _points(means(own)), chosen])
+    for own in _grouped(trials, "network", "method", "price_factors", "length_scale", "entropy_weight", "epochs"):
+        fields = own[0].fields
+        what = [words(fields.text("network")), words(method_name(fields.text("method"))), words(_baseline_setting(fields))]
+        chosen = words("yes") if _is_chosen(fields) else EMPTY
+        lines.append([*what, number(own[0].epochs, 0), _points(means(own)), chosen])
     headings = ("network", "method", "setting", "#epochs", "error % at xFLOPs, a trade-off after the other", "chosen")
     return sheet("Settings of baselines that no publication gives", headings, lines, _note(trials))
 
@@ -148,11 +141,8 @@ def _is_chosen(fields: Fields) -> bool:
 
 
 def _search_sheet(trials: Sequence[Trial]) -> Sheet:
-    groups: dict[tuple[str, str], list[Trial]] = {}
-    for trial in trials:
-        groups.setdefault((trial.fields.text("program"), trial.fields.text("name")), []).append(trial)
     lines = []
-    for (program, _), own in groups.items():
+    for own in _grouped(trials, "program", "name"):
         bb, dbb = (means([trial for trial in own if trial.fields.text("stage") == stage]) for stage in ("bb", "dbb"))
         fields = own[0].fields
         there = error_at(dbb, _COMPARED_AT)
@@ -160,7 +150,7 @@ def _search_sheet(trials: Sequence[Trial]) -> Sheet:
         lines.append(
             [
                 words(", ".join(_differing(fields)) or "the paper's"),
-                words(program),
+                words(fields.text("program")),
                 number(own[0].epochs, 0),
                 number(max(point.seeds for point in [*bb, *dbb]), 0),
                 words(tradeoffs),
@@ -196,11 +186,8 @@ def _shown(value: Any) -> str:
 
 def _noise(trials: Sequence[Trial]) -> float:
     """The standard error of the mean over seeds of an error, of all groups together."""
-    groups: dict[tuple[str, ...], list[float]] = {}
-    for trial in trials:
-        fields = trial.fields
-        groups.setdefault((fields.text("program"), fields.text("name"), fields.text("stage"), str(trial.tradeoff)), []).append(trial.error)
-    several = [errors for errors in groups.values() if len(errors) > 1]
+    groups = [[trial.error for trial in own] for own in _grouped(trials, "program", "name", "stage", "tradeoff")]
+    several = [errors for errors in groups if len(errors) > 1]
     return math.sqrt(fmean(variance(errors) / len(errors) for errors in several)) if several else math.inf
 
 
@@ -219,12 +206,20 @@ def _points(points: Sequence[Mean]) -> Cell:
 
 
 def _note(trials: Sequence[Trial]) -> str:
-    models = {tuple(str(trial.fields.values.get(name)) for name in _IDENTITY) for trial in trials}
+    models = _grouped(trials, *_IDENTITY)
     hardware = sorted({trial.hardware for trial in trials})
     return (
         f"{len(models)} models on {', '.join(hardware)}, trained without the last 10,000 training images and measured on them: "
         "no test image was looked at."
     )
+
+
+def _grouped(trials: Sequence[Trial], *names: str) -> list[list[Trial]]:
+    """Trials that agree in these fields, where they have them."""
+    groups: dict[tuple[str, ...], list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault(tuple(repr(trial.fields.values.get(name)) for name in names), []).append(trial)
+    return list(groups.values())
 
 
 def _joined(values: Sequence[float]) -> str:

@@ -12,7 +12,7 @@ from bayesprune.analysis import class_averages, probability_stages, unit_activat
 from bayesprune.data import Dataset, TensorBatches, load_dataset
 from bayesprune.data.catalog import known_dataset
 from bayesprune.errors import BayespruneWarning, DataError, StorageError
-from bayesprune.experiments.evidence import MODELS, evidence_name, load_evidence
+from bayesprune.experiments.evidence import evidence_path, load_evidence
 from bayesprune.experiments.published import published_networks
 from bayesprune.gates import gates
 from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
@@ -58,7 +58,7 @@ def draw_model_figures(
     make_folder(figures)
     drawn: list[Path] = []
     for network, dataset in published_networks():
-        model = results / MODELS / evidence_name(network, dataset)
+        model = evidence_path(results, network, dataset)
         if exists(model):
             trained = _dependent_model(network, known_dataset(dataset).classes, model)
             try:

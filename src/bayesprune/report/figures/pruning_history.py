@@ -1,6 +1,5 @@
 """How a network lost its units in a reproduction: BB first, then DBB, the median over seeds."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from bayesprune.experiments.rows import Look, ResultRow
 from bayesprune.models.zoo import gate_places
+from bayesprune.report.comparison.points import median_kept
 from bayesprune.report.comparison.results import PAPER, tradeoff_order
 from bayesprune.report.figures.kept_units import draw_kept_units
 
@@ -75,5 +75,5 @@ def draw_pruning_history(rows: Sequence[ResultRow], path: Path) -> bool:
 
 def _median_look(looks: Sequence[Look]) -> Look:
     """Number by number; units are rounded down, as in the tables."""
-    kept = tuple(float(math.floor(median(units))) for units in zip(*(look.kept for look in looks), strict=True))
+    kept = tuple(map(float, median_kept([look.kept for look in looks])))
     return Look(looks[0].epoch, median(look.seconds for look in looks), median(look.error for look in looks), kept)
