@@ -1,6 +1,6 @@
 """Settings of baselines that no publication gives, chosen on the last 10,000 training images of MNIST; the test images are never looked at.
 
-L0 on LeNet5-Caffe: factors on the price of a weight in each of its four layers. CD on both networks: the length scale of the weights'
+L0 on LeNet5-Caffe: the price of a weight in each of its four layers. CD on both networks: the length scale of the weights'
 prior and the weight of the rates' entropy. Appends a row for each model to a JSONL file; `settings.py` has what was chosen.
 
     python -m benchmarks.tune_baselines --networks lenet-500-300 lenet5-caffe --last 3 --rows results/tuning.jsonl
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from bayesprune.data import Dataset, load_dataset
 from bayesprune.experiments.main_job import RunConfig, batches_of, build_seeded, surroundings
 from bayesprune.experiments.published import published_rows, tradeoff_value
+from bayesprune.experiments.settings import Price
 from bayesprune.storage import append_row, make_folder
 from bayesprune.training.plan import DENSE, Plan, make_plan
 from bayesprune.training.recipes import PAPER, Recipe
@@ -27,17 +28,24 @@ from bayesprune.training.store import NoStore
 from bayesprune.training.watching import ProgressBars
 
 VALIDATION = 10_000
-PRICE_FACTORS = (
-    (1, 1, 1, 1),
-    (20, 8, 1, 1),  # Those of the paper's other methods.
-    (100, 5, 1, 1),  # L0-sep's prices (10, 0.5, 0.1, 10)/N over 0.1/N, but for the last layer's, and with it.
-    (100, 5, 1, 100),
-    (200, 10, 1, 10),
-    (500, 15, 1, 10),
-    (500, 15, 1, 30),
-    (1000, 30, 1, 10),
+PRICES = (
+    *(
+        tuple(Price(factor) for factor in factors)
+        for factors in (
+            (1, 1, 1, 1),
+            (20, 8, 1, 1),  # Those of the paper's other methods.
+            (100, 5, 1, 1),  # L0-sep's prices (10, 0.5, 0.1, 10)/N over 0.1/N, but for the last layer's, and with it.
+            (100, 5, 1, 100),
+            (200, 10, 1, 10),
+            (500, 15, 1, 10),
+            (500, 15, 1, 30),
+            (1000, 30, 1, 10),
+        )
+    ),
+    (Price(10, fixed=True), Price(0.5, fixed=True), Price(1), Price(10)),  # L0-sep's for the convolutions, whatever the trade-off.
+    (Price(10, fixed=True), Price(0.3, fixed=True), Price(1), Price(10)),
 )
-"""On the price of a weight in each layer."""
+"""Of a weight in each layer."""
 LENGTH_SCALES = (1e-2, 0.1, 0.3, 1.0, 2.0)
 ENTROPY_WEIGHTS = (0.1, 1.0)
 
@@ -45,16 +53,20 @@ ENTROPY_WEIGHTS = (0.1, 1.0)
 def candidates(
     network: str, method: str, n_data: int, sets: slice = slice(None)
 ) -> Iterator[tuple[dict[str, Any], str | None, dict[str, Any]]]:
-    """What is tried: as a row says it, the trade-off as it is printed, hyper-parameters of the gates; of L0, these sets of factors."""
+    """What is tried: as a row says it, the trade-off as it is printed, hyper-parameters of the gates; of L0, these sets of prices."""
     if method == "cd":
         for length_scale, entropy_weight in itertools.product(LENGTH_SCALES, ENTROPY_WEIGHTS):
             tried = {"length_scale": length_scale, "entropy_weight": entropy_weight}
             yield tried, None, tried
         return
     printed = [row.tradeoff for row in published_rows(network, "mnist", "appendix") if row.method == method]
-    for factors, tradeoff in itertools.product(PRICE_FACTORS[sets], printed):
+    for prices, tradeoff in itertools.product(PRICES[sets], printed):
         assert tradeoff is not None
-        yield {"price_factors": factors}, tradeoff, {"price": [factor * tradeoff_value(tradeoff) * n_data for factor in factors]}
+        yield (
+            {"prices": [str(price) for price in prices]},
+            tradeoff,
+            {"price": [price.at(tradeoff_value(tradeoff) * n_data) for price in prices]},
+        )
 
 
 def tune(
@@ -90,8 +102,8 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", default=["lenet-500-300", "lenet5-caffe"])
     parser.add_argument("--methods", nargs="+", default=["cd", "l0"])
     parser.add_argument("--epochs", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0, help="number of the first set of factors on L0's prices to try")
-    parser.add_argument("--last", type=int, default=len(PRICE_FACTORS) - 1, help="number of the last one")
+    parser.add_argument("--first", type=int, default=0, help="number of the first set of L0's prices to try")
+    parser.add_argument("--last", type=int, default=len(PRICES) - 1, help="number of the last one")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rows", type=Path, required=True, help="append raw numbers to this JSONL file")

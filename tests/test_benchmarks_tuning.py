@@ -7,6 +7,7 @@ import torch
 
 from bayesprune.data import Split, load_dataset
 from bayesprune.experiments.published import published_rows
+from bayesprune.experiments.settings import LAYER_PRICES, Price
 from bayesprune.storage import read_rows
 from bayesprune.training.recipes import PAPER
 from benchmarks import recipe_search, tune_baselines
@@ -73,15 +74,18 @@ def test_tuning_never_looks_at_the_test_images(untouchable, monkeypatch, tmp_pat
 def test_prices_of_l0_are_tuned_for_each_layer(whole, monkeypatch):
     printed = [row.tradeoff for row in published_rows("lenet5-caffe", "mnist", "appendix") if row.method == "l0"]
     tried = list(tune_baselines.candidates("lenet5-caffe", "l0", 60_000))
-    assert len(tried) == len(tune_baselines.PRICE_FACTORS) * len(printed)
+    assert len(tried) == len(tune_baselines.PRICES) * len(printed)
     assert [len(settings["price"]) for _, _, settings in tried] == [4] * len(tried)
     told, tradeoff, settings = tried[len(printed)]
-    assert (told, tradeoff) == ({"price_factors": (20, 8, 1, 1)}, "0.1/60000")
+    assert (told, tradeoff) == ({"prices": ["20x", "8x", "1x", "1x"]}, "0.1/60000")
     assert settings["price"] == pytest.approx([2.0, 0.8, 0.1, 0.1])
-    monkeypatch.setattr(tune_baselines, "PRICE_FACTORS", ((1, 1, 1, 1), (100, 5, 1, 100)))
+    chosen = LAYER_PRICES["lenet5-caffe"]
+    assert chosen in tune_baselines.PRICES
+    monkeypatch.setattr(tune_baselines, "PRICES", ((Price(1),) * 4, chosen))
     few = replace(whole, train=Split(whole.train.images[:150], whole.train.labels[:150]))
     rows = list(tune_baselines.tune("lenet5-caffe", ["l0"], PAPER.with_epochs(1), few.for_tuning(50), CPU, [0]))
-    assert [(row["price_factors"], row["tradeoff"]) for row in rows] == [(f, t) for f in ((1, 1, 1, 1), (100, 5, 1, 100)) for t in printed]
+    told = (["1x"] * 4, [str(price) for price in chosen])
+    assert [(row["prices"], row["tradeoff"]) for row in rows] == [(prices, tradeoff) for prices in told for tradeoff in printed]
     assert all(len(row["kept"]) == 4 for row in rows)
 
 

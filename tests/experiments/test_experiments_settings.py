@@ -3,7 +3,7 @@ import pytest
 from bayesprune.attach import sparsify
 from bayesprune.errors import InputError
 from bayesprune.experiments.main_job import RunConfig, plan_of
-from bayesprune.experiments.settings import gate_weights, usual_tradeoff
+from bayesprune.experiments.settings import Price, gate_weights, usual_tradeoff
 from bayesprune.gates import METHODS, gates
 from bayesprune.models import NETWORKS, build_network
 from bayesprune.training import find_recipe
@@ -31,6 +31,12 @@ def test_weights_of_lenet5_have_a_price_by_layer():
     gated = sparsify(build_network("lenet5-caffe"), "l0", **plan.hyperparameters)
     assert [gate.price for gate in gates(gated).values()] == pytest.approx([50.0, 1.5, 0.1, 1.0])
     assert plan_of(RunConfig(network="lenet-500-300", method="l0"), PAPER, 60_000).hyperparameters["price"] == pytest.approx(0.1)
+
+
+def test_prices_are_fixed_or_in_proportion():
+    assert [Price(10.0, fixed=True).at(tradeoff) for tradeoff in (0.1, 0.2)] == [10.0, 10.0]
+    assert [Price(10.0).at(tradeoff) for tradeoff in (0.1, 0.2)] == [1.0, 2.0]
+    assert [str(Price(0.5, fixed=True)), str(Price(500))] == ["0.5", "500x"]
 
 
 @pytest.mark.parametrize("method", METHODS)

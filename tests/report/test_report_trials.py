@@ -36,8 +36,8 @@ def test_baselines(tmp_path):
         tuned(1.5, length_scale=0.01, entropy_weight=0.1),
         tuned(1.4, length_scale=0.3, entropy_weight=1.0),
         *(
-            tuned(error, speedup, "l0", "lenet5-caffe", tradeoff, price_factors=factors)
-            for factors in ([1, 1, 1, 1], [500, 15, 1, 10])
+            tuned(error, speedup, "l0", "lenet5-caffe", tradeoff, prices=prices)
+            for prices in (["1x", "1x", "1x", "1x"], ["500x", "15x", "1x", "10x"])
             for tradeoff, error, speedup in (("0.1/60000", 0.9, 8.0), ("0.05/60000", 0.7, 4.04))
         ),
     ]
@@ -45,8 +45,8 @@ def test_baselines(tmp_path):
     assert texts(sheet) == [
         ["lenet-500-300", "CD", "length scale 0.01, entropy times 0.1", "100", "1.50 at 1.0x", ""],
         ["lenet-500-300", "CD", "length scale 0.3, entropy times 1", "100", "1.40 at 1.0x", "yes"],
-        ["lenet5-caffe", "L0", "prices times 1-1-1-1", "100", "0.70 at 4.0x, 0.90 at 8.0x", ""],
-        ["lenet5-caffe", "L0", "prices times 500-15-1-10", "100", "0.70 at 4.0x, 0.90 at 8.0x", "yes"],
+        ["lenet5-caffe", "L0", "prices 1x, 1x, 1x, 1x", "100", "0.70 at 4.0x, 0.90 at 8.0x", ""],
+        ["lenet5-caffe", "L0", "prices 500x, 15x, 1x, 10x", "100", "0.70 at 4.0x, 0.90 at 8.0x", "yes"],
     ]
     assert "6 models on a machine" in sheet.note
 

@@ -4,9 +4,36 @@ References:
     Lee et al., "Adaptive Network Sparsification with Dependent Variational Beta-Bernoulli Dropout", 2019, section 5 and appendix A.
 """
 
+from dataclasses import dataclass
+
 from bayesprune.gates import method_class
 from bayesprune.training.plan import default_tradeoff, static_method
 from bayesprune.training.recipes import Recipe
+
+
+@dataclass(frozen=True)
+class Price:
+    """What L0 takes for a weight of a layer.
+
+    Attributes:
+        value: times the number of training samples.
+        fixed: whether it is the same at all trade-offs, or a factor on them.
+    """
+
+    value: float
+    fixed: bool = False
+
+    def at(self, tradeoff: float) -> float:
+        """The price at a trade-off, both times the number of training samples."""
+        return self.value if self.fixed else self.value * tradeoff
+
+    def __str__(self) -> str:
+        return f"{self.value:g}" if self.fixed else f"{self.value:g}x"
+
+
+LAYER_PRICES = {"lenet5-caffe": (Price(500.0), Price(15.0), Price(1.0), Price(10.0))}
+"""Of L0, layer by layer, where one for all does not do. Of the first eight sets in results/tuning.jsonl, one seed each, four come near the
+speed-up of the paper's main table; of these, this one had the fewest errors there on validation images."""
 
 _LENET5_CONVOLUTIONS = {"bb": (20.0, 8.0), "sbp": (20.0, 8.0), "gd": (20.0, 8.0), "vib": (24.0 * 24.0, 8.0 * 8.0)}
 """Factors on the penalties of LeNet5-Caffe's convolutions, whose few filters would weigh too little: the paper's 20 and 8, and for VIB the
@@ -14,10 +41,6 @@ sizes of the feature maps."""
 
 _HYPERPARAMETERS: dict[str, dict[str, float]] = {"cd": {"length_scale": 0.3, "entropy_weight": 1.0}}
 """Of methods whose publications leave them open; those of CD were chosen on validation images, see results/tuning.jsonl."""
-
-_GATE_FACTORS: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {("lenet5-caffe", "l0"): {"price": (500.0, 15.0, 1.0, 10.0)}}
-"""Factors by gate on hyper-parameters that the trade-off sets. Of the eight sets for L0 in results/tuning.jsonl, one seed each, four come
-near the speed-up of the paper's main table; of these, this one had the fewest errors there on validation images."""
 
 _TRADEOFFS = {
     ("lenet-500-300", "vib"): 1e-4,
@@ -45,12 +68,10 @@ def gate_weights(network: str, method: str, recipe: str = "paper") -> tuple[floa
 def hyperparameters(network: str, method: str, tradeoff: float, n_data: int) -> dict[str, float | tuple[float, ...]]:
     """What the gates of a method are set to in a network beside, or instead of, what the trade-off says; a tuple has a value a gate."""
     static = static_method(method)
-    usual = method_class(static).from_tradeoff(tradeoff, n_data).hyperparameters
-    by_gate = _GATE_FACTORS.get((network, static), {})
-    return {
-        **_HYPERPARAMETERS.get(static, {}),
-        **{name: tuple(factor * usual[name] for factor in factors) for name, factors in by_gate.items()},
-    }
+    if static == "l0" and network in LAYER_PRICES:
+        usual = method_class(static).from_tradeoff(tradeoff, n_data).hyperparameters["price"]
+        return {"price": tuple(price.at(usual) for price in LAYER_PRICES[network])}
+    return dict(_HYPERPARAMETERS.get(static, {}))
 
 
 def usual_tradeoff(network: str, method: str, recipe: Recipe) -> float:

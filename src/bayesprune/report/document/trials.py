@@ -11,14 +11,14 @@ from typing import Any
 from bayesprune.experiments.fields import Fields, read_fields
 from bayesprune.experiments.published import is_printed_number, tradeoff_value
 from bayesprune.experiments.rows import SLOWEST
-from bayesprune.experiments.settings import hyperparameters
+from bayesprune.experiments.settings import LAYER_PRICES, hyperparameters
 from bayesprune.report.comparison.points import method_name
 from bayesprune.report.document.sheets import EMPTY, Cell, Sheet, number, sheet, words
 from bayesprune.storage import exists
 
 TUNING, SEARCH = "tuning.jsonl", "recipe-search.jsonl"
 _COMPARED_AT = 30.0
-_IDENTITY = ("network", "method", "program", "name", "price_factors", "length_scale", "entropy_weight", "tradeoff", "seed", "epochs")
+_IDENTITY = ("network", "method", "program", "name", "prices", "length_scale", "entropy_weight", "tradeoff", "seed", "epochs")
 """What tells models apart; a model may have a row for each of its stages."""
 _USUAL: Mapping[str, Any] = {
     "weight_decay": 1e-4, "smoothing": 0.0, "confidence": 0.0, "consistency": 0.0, "gate_weights": [1.0, 1.0, 1.0], "rate": 1.0,
@@ -117,7 +117,7 @@ def _tradeoff(fields: Fields) -> float:
 
 def _tuning_sheet(trials: Sequence[Trial]) -> Sheet:
     lines = []
-    for own in _grouped(trials, "network", "method", "price_factors", "length_scale", "entropy_weight", "epochs"):
+    for own in _grouped(trials, "network", "method", "prices", "length_scale", "entropy_weight", "epochs"):
         fields = own[0].fields
         what = [words(fields.text("network")), words(method_name(fields.text("method"))), words(_baseline_setting(fields))]
         chosen = words("yes") if _is_chosen(fields) else EMPTY
@@ -127,16 +127,23 @@ def _tuning_sheet(trials: Sequence[Trial]) -> Sheet:
 
 
 def _baseline_setting(fields: Fields) -> str:
-    if fields.has("price_factors"):
-        return f"prices times {_joined(fields.raw('price_factors'))}"
+    if fields.has("prices"):
+        return f"prices {', '.join(_prices(fields))}"
     return f"length scale {fields.number('length_scale'):g}, entropy times {fields.number('entropy_weight'):g}"
+
+
+def _prices(fields: Fields) -> list[str]:
+    prices = fields.raw("prices")
+    if not isinstance(prices, list) or not all(isinstance(price, str) for price in prices):
+        fields.refuse(f"'prices' is not a list of texts but {prices!r}")
+    return prices
 
 
 def _is_chosen(fields: Fields) -> bool:
     """Whether these are the settings that `experiments/settings.py` has."""
+    if fields.has("prices"):
+        return _prices(fields) == [str(price) for price in LAYER_PRICES.get(fields.text("network"), ())]
     chosen = hyperparameters(fields.text("network"), fields.text("method"), 1.0, 1)
-    if fields.has("price_factors"):
-        return tuple(fields.raw("price_factors")) == chosen.get("price")
     return all(fields.raw(name) == value for name, value in chosen.items())
 
 
