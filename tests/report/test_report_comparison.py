@@ -116,8 +116,20 @@ def test_points_that_only_we_have_are_shown(compared):
 def test_summary_counts(compared):
     rows = [one | {"error": 3.0} if one["method"] == "vib" else one for one in as_printed()]
     main, everything = summary_sheet([compared(rows)]).rows
-    assert [cell.text for cell in main[2:]] == ["10", "9", "0", "1", "0", "0", "0 / 9 / 1", "0 / 10 / 0", "0 / 10 / 0"]
-    assert [cell.text for cell in everything[2:6]] == ["30", "25", "0", "5"]
+    assert [cell.text for cell in main[2:]] == ["10", "9", "0", "1", "0", "0", "0", "0 / 9 / 1", "0 / 10 / 0", "0 / 10 / 0"]
+    assert [cell.text for cell in everything[2:7]] == ["30", "25", "0", "5", "0"]
+
+
+def test_rows_that_another_tradeoff_is_like_are_named_and_not_reached(compared):
+    rows = [one | {"error": 3.0} if (one["method"], one["tradeoff"]) == ("bb", "1") else one for one in as_printed()]
+    comparison = compared([*rows, row("bb", "3", 0, 1.36, 12.5, 8.0)])
+    found = of(comparison.appendix, "bb", "1")
+    assert not found.verdict.reached
+    assert found.verdict.alike.tradeoff == "3"
+    (said,) = differences(comparison, {})
+    assert said.sentences[0].endswith("; not reached, but nowhere worse is BB at 3: 1.36 %, 12.50x.")
+    _, everything = summary_sheet([comparison]).rows
+    assert [cell.text for cell in everything[2:7]] == ["30", "29", "0", "1", "1"]
 
 
 def test_frame_shows_all_medians_and_says_what_it_leaves_out(compared):

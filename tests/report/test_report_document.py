@@ -41,7 +41,7 @@ def test_document_has_everything(results, tmp_path):
     assert "## lenet-500-300 on mnist" in text
     assert "## lenet5-caffe on mnist" in text
     assert "vgg-like" not in text
-    assert "| lenet-500-300 on mnist | main | 10 | 9 | 0 | 1 | 0 | 0 | 0 / 9 / 1 |" in text
+    assert "| lenet-500-300 on mnist | main | 10 | 9 | 0 | 1 | 0 | 0 | 0 | 0 / 9 / 1 |" in text
     assert "| BB | 8 | 1.59 ± 0.07 | 1.59 ± 0.00 | 33.81 | 33.81 | 2.97 | 2.97 | 137-90-37 | 20-20-20 | 3 | reached |" in text
     assert "| VIB | 1e-4 | 1.60 ± 0.05 | 3.00 ± 0.00 ▼ | 33.63 | 33.63 | 2.98 | 2.98 | 20-20-20 | 3 | not reached ▼ |" in text
     assert "- VIB at 1e-4: error 3.00 % against 1.60 % (1.40 points more); not reached." in text

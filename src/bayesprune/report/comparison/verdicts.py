@@ -5,7 +5,7 @@ speed-ups and memories that differ by no more than `SIZE_TOLERANCE` of the paper
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from bayesprune.experiments.published import PublishedRow
@@ -35,12 +35,14 @@ class Verdict:
         speedup: in FLOPs.
         memory: of the network.
         as_good: the point of the same method that is at least as good in both error and speed-up, if there is one.
+        alike: if the row is not reached, the point of the same method that is nowhere worse at another trade-off, if there is one.
     """
 
     error: Standing
     speedup: Standing
     memory: Standing
     as_good: Point | None
+    alike: Point | None = None
 
     @property
     def nowhere_worse(self) -> bool:
@@ -61,12 +63,8 @@ def judge(paper: PublishedRow, point: Point, others: Sequence[Point]) -> Verdict
         point: of ours at the same trade-off.
         others: all points of ours; those of other methods are left aside.
     """
-    return Verdict(
-        error_standing(point.error, paper.error),
-        speedup_standing(point.speedup, paper.speedup),
-        memory_standing(point.memory, paper.memory),
-        _as_good(paper, point, others),
-    )
+    verdict = Verdict(*_standings(paper, point), _as_good(paper, point, others))
+    return verdict if verdict.reached else replace(verdict, alike=_alike(paper, others))
 
 
 def error_standing(ours: float, papers: float) -> Standing:
@@ -103,6 +101,20 @@ def _as_good(paper: PublishedRow, point: Point, others: Sequence[Point]) -> Poin
         and _printed(other.speedup) >= _printed(paper.speedup)
     ]
     return point if point in good else min(good, key=lambda other: (other.error, -other.speedup), default=None)
+
+
+def _alike(paper: PublishedRow, others: Sequence[Point]) -> Point | None:
+    """Of the points that are nowhere worse the one that is nearest in speed-up."""
+    alike = [other for other in others if other.method == paper.method and Standing.WORSE not in _standings(paper, other)]
+    return min(alike, key=lambda other: abs(other.speedup - paper.speedup), default=None)
+
+
+def _standings(paper: PublishedRow, point: Point) -> tuple[Standing, Standing, Standing]:
+    return (
+        error_standing(point.error, paper.error),
+        speedup_standing(point.speedup, paper.speedup),
+        memory_standing(point.memory, paper.memory),
+    )
 
 
 def _printed(value: float) -> float:

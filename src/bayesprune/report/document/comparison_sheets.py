@@ -11,7 +11,8 @@ HOW_TO_READ = (
     "Figures are compared as printed: errors within "
     f"{ERROR_TOLERANCE:.2f} points of the paper's, xFLOPs and memory within {100 * SIZE_TOLERANCE:.0f} % of the paper's count as equal. "
     "▲ is better than the paper's, ▼ is worse. A row is reached if none of the three is worse, or if some trade-off of the same method "
-    "is at least as good in both error and xFLOPs, which the verdict then names."
+    "is at least as good in both error and xFLOPs, which the verdict then names. If it is not reached, the verdict names the trade-off, if "
+    "there is one, where none of the three is worse."
 )
 NEAREST = "* The paper does not say at which trade-off this row was found: ours is the one nearest in xFLOPs."
 
@@ -37,7 +38,8 @@ def summary_sheet(comparisons: list[NetworkComparison]) -> Sheet:
     for comparison in comparisons:
         for table, compared in (("main", comparison.main), ("all trade-offs", comparison.appendix)):
             counts = count(compared)
-            numbers = (counts.rows, counts.nowhere_worse, counts.elsewhere, counts.not_reached, counts.diverged, counts.not_run)
+            reached = (counts.nowhere_worse, counts.elsewhere, counts.not_reached, counts.alike)
+            numbers = (counts.rows, *reached, counts.diverged, counts.not_run)
             rows.append([words(comparison.title), words(table), *(number(value, 0) for value in numbers), *_standings(counts)])
     headings = (
         "network",
@@ -46,6 +48,7 @@ def summary_sheet(comparisons: list[NetworkComparison]) -> Sheet:
         "#reached",
         "#reached elsewhere",
         "#not reached",
+        "#of these alike elsewhere",
         "#diverged",
         "#not run",
         "#error ▲\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}▼",
@@ -54,7 +57,8 @@ def summary_sheet(comparisons: list[NetworkComparison]) -> Sheet:
     )
     note = (
         "Reached: nowhere worse than the paper's row. Reached elsewhere: at least as good in both error and xFLOPs, most often at another "
-        "trade-off. The last three columns count the figures that are better, equal and worse."
+        "trade-off. Alike elsewhere: not reached, but nowhere worse at another trade-off. The last three columns count the figures that "
+        "are better, equal and worse."
     )
     return sheet("How many rows are reached", headings, rows, note)
 
@@ -63,12 +67,15 @@ def verdict_text(verdict: Verdict, point: Point) -> str:
     """A verdict in a few words."""
     if verdict.nowhere_worse:
         return "reached"
-    if verdict.as_good is None:
-        return "not reached"
     if verdict.as_good == point:
         return "reached in error and xFLOPs"
-    other = verdict.as_good
-    return f"reached by {other.name}: {other.error:.2f} %, {other.speedup:.2f}x"
+    if verdict.as_good is not None:
+        return f"reached by {_where(verdict.as_good)}"
+    return "not reached" if verdict.alike is None else f"not reached, but nowhere worse is {_where(verdict.alike)}"
+
+
+def _where(point: Point) -> str:
+    return f"{point.name}: {point.error:.2f} %, {point.speedup:.2f}x"
 
 
 def verdict_cell(row: Comparison) -> Cell:
