@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from bayesprune.errors import InputError
-from bayesprune.experiments.protocol import QUICK, SEEDS, Entry, Fleet, protocol
+from bayesprune.experiments.protocol import OWN_TARGETS, QUICK, SEEDS, Entry, Fleet, own_protocol, protocol
 from bayesprune.experiments.published import METHODS, published_rows
-from bayesprune.training.recipes import PAPER
+from bayesprune.training.recipes import CONSISTENT, PAPER
 
 NETWORKS = ("lenet-500-300", "lenet5-caffe")
 ORDER = ["dense", "dbb", "sbp", "vib", "l0", "gd", "cd"]
@@ -100,6 +100,21 @@ def test_quick(network):
     assert all(set(values) <= set(protocol(network).tradeoffs[method]) for method, values in asked.tradeoffs.items())
     assert protocol(network, quick=True, seeds=[3, 4]).seeds == (3, 4)
     assert sum(stage.epochs for stage in QUICK.stages.values()) <= 15
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_own_recipe(network):
+    asked = own_protocol(network, "consistent")
+    assert (asked.name, asked.recipe, asked.seeds) == (f"own-recipe-{network}", CONSISTENT, (0, 1, 2, 3, 4))
+    assert asked.tradeoffs["bb"] == asked.tradeoffs["dbb"] == tuple(target.tradeoff for target in OWN_TARGETS["consistent"][network])
+    assert [fleet.method for fleet in asked.fleets()] == ["dense", "dbb"]
+    assert own_protocol(network, "consistent", [7]).seeds == (7,)
+
+
+def test_own_recipe_of_another_network(monkeypatch):
+    monkeypatch.setitem(OWN_TARGETS, "consistent", {"lenet-500-300": OWN_TARGETS["consistent"]["lenet-500-300"]})
+    with pytest.raises(InputError, match="made for lenet-500-300; try it on lenet5-caffe with 'bayesprune run"):
+        own_protocol("lenet5-caffe", "consistent")
 
 
 def test_seeds():

@@ -1,11 +1,11 @@
 import re
 
 import pytest
-from reproduction import as_printed, diverged, row, write_results
+from reproduction import NETWORK, as_printed, diverged, row, write_results
 
 from bayesprune.report import write_report
 from bayesprune.report.comparison.remarks import REMARKS
-from bayesprune.report.comparison.results import OWN_RECIPE
+from bayesprune.report.comparison.results import own_recipe_file
 from bayesprune.report.comparison.verdicts import Standing
 from bayesprune.report.document.content import QUICK_BANNER, read_content
 from bayesprune.report.document.markdown_text import escaped, markdown_table
@@ -63,7 +63,7 @@ def test_every_table_has_as_many_cells_as_headings(results, tmp_path):
 
 def test_remarks_and_own_recipe(results, tmp_path):
     (results / REMARKS).write_text('[lenet-500-300]\nvib = "A `known` cause."\n', encoding="utf-8")
-    write_results(results, [row("dbb", "1", seed, 1.2, 14.0, recipe="consistent") for seed in range(5)], OWN_RECIPE)
+    write_results(results, [row("dbb", "1", seed, 1.2, 14.0, recipe="consistent") for seed in range(5)], own_recipe_file(NETWORK))
     text = text_of(results, tmp_path)
     assert "**VIB.** A `known` cause." in text
     assert "## Beyond the paper" in text
@@ -72,7 +72,7 @@ def test_remarks_and_own_recipe(results, tmp_path):
 
 
 def test_diverged_models_of_our_recipe_are_named(results, tmp_path):
-    write_results(results, [diverged("dbb", "1", 3, "NaN in epoch 2", recipe="consistent")], OWN_RECIPE)
+    write_results(results, [diverged("dbb", "1", 3, "NaN in epoch 2", recipe="consistent")], own_recipe_file(NETWORK))
     assert "- lenet-500-300, DBB at 1, seed 3, diverged: NaN in epoch 2." in text_of(results, tmp_path)
 
 
@@ -95,7 +95,7 @@ def test_quick_report_is_marked_everywhere(results, tmp_path, quick):
     if quick == "one network":
         write_results(results, [each | {"recipe": "quick"} for each in as_printed()])
     else:
-        write_results(results, [row("dbb", "1", 0, 1.2, recipe="quick")], OWN_RECIPE)
+        write_results(results, [row("dbb", "1", 0, 1.2, recipe="quick")], own_recipe_file(NETWORK))
     text = text_of(results, tmp_path)
     assert text.startswith(r"# \[QUICK, NOT THE REAL THING\]")
     for title in re.findall(r"^## (.+ on .+)$", text, re.MULTILINE):

@@ -4,11 +4,11 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from reproduction import as_printed, diverged, row, write_results
+from reproduction import NETWORK, as_printed, diverged, row, write_results
 
 from bayesprune.report import write_report
 from bayesprune.report.comparison.remarks import REMARKS
-from bayesprune.report.comparison.results import OWN_RECIPE
+from bayesprune.report.comparison.results import own_recipe_file
 from bayesprune.report.page.curves import error_ticks, speedup_ticks
 
 VOID = {"meta", "link", "img", "br", "circle", "line", "polyline"}
@@ -47,7 +47,7 @@ def page_of(tmp_path):
         if remark:
             (results / REMARKS).write_text(f"[lenet-500-300]\nvib = '''{remark}'''\n", encoding="utf-8")
         if own:
-            write_results(results, own, OWN_RECIPE)
+            write_results(results, own, own_recipe_file(NETWORK))
         for name in figures:
             (out / "figures").mkdir(parents=True, exist_ok=True)
             (out / "figures" / name).write_bytes(name.encode())

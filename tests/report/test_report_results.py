@@ -2,7 +2,7 @@ import pytest
 from reproduction import DATASET, NETWORK, ROWS, as_printed, row, write_results
 
 from bayesprune.errors import ResultsError
-from bayesprune.report.comparison.results import OWN_RECIPE, read_own_recipe, read_results
+from bayesprune.report.comparison.results import own_recipe_file, read_own_recipe, read_results
 
 
 def read(folder, rows):
@@ -60,12 +60,17 @@ def test_every_network_of_the_paper_is_read(tmp_path):
 
 def test_own_recipe(tmp_path):
     assert read_own_recipe(tmp_path) == []
-    write_results(tmp_path, [row("bb", "1", 0, 1.0, recipe="ours")], OWN_RECIPE)
+    write_results(tmp_path, [row("bb", "1", 0, 1.0, recipe="ours")], own_recipe_file(NETWORK))
     assert read_own_recipe(tmp_path)[0].recipe == "ours"
+    write_results(tmp_path, [row("bb", "9", 0, 0.8, kept=[4] * 4, network="lenet5-caffe", recipe="ours")], own_recipe_file("lenet5-caffe"))
+    assert [found.network for found in read_own_recipe(tmp_path)] == [NETWORK, "lenet5-caffe"]
+    write_results(tmp_path, [row("bb", "1", 0, 1.0, recipe="ours")], own_recipe_file("lenet5-caffe"))
+    with pytest.raises(ResultsError, match="rows of another network than lenet5-caffe"):
+        read_own_recipe(tmp_path)
 
 
-@pytest.mark.parametrize(("recipes", "complaint"), [(("paper",), "recipe 'paper'"), (("a", "b"), "several recipes, a, b")])
+@pytest.mark.parametrize(("recipes", "complaint"), [(("paper",), "recipe 'paper'"), (("a", "b"), "several recipes of our own, a, b")])
 def test_own_recipe_is_one_of_ours(tmp_path, recipes, complaint):
-    write_results(tmp_path, [row("bb", "1", seed, 1.0, recipe=recipe) for seed, recipe in enumerate(recipes)], OWN_RECIPE)
+    write_results(tmp_path, [row("bb", "1", seed, 1.0, recipe=recipe) for seed, recipe in enumerate(recipes)], own_recipe_file(NETWORK))
     with pytest.raises(ResultsError, match=complaint):
         read_own_recipe(tmp_path)

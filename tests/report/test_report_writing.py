@@ -1,8 +1,8 @@
-from reproduction import as_printed, row, write_results
+from reproduction import NETWORK, as_printed, row, write_results
 
 import bayesprune.experiments.fields as fields
 from bayesprune.report import write_report
-from bayesprune.report.comparison.results import OWN_RECIPE
+from bayesprune.report.comparison.results import own_recipe_file
 
 
 def with_history(gate_count, **others):
@@ -23,8 +23,8 @@ def test_histories_are_drawn_where_there_are_any(tmp_path):
 
 def test_every_file_of_rows_is_read_once(tmp_path, monkeypatch):
     results = write_results(tmp_path / "results", [with_history(3)])
-    write_results(results, [with_history(3, recipe="consistent")], OWN_RECIPE)
+    write_results(results, [with_history(3, recipe="consistent")], own_recipe_file(NETWORK))
     read, names = fields.read_rows, []
     monkeypatch.setattr(fields, "read_rows", lambda path: (names.append(path.name), read(path))[1])
     write_report(results, tmp_path / "docs")
-    assert names == ["lenet-500-300-mnist.jsonl", OWN_RECIPE]
+    assert names == ["lenet-500-300-mnist.jsonl", own_recipe_file(NETWORK)]

@@ -19,10 +19,7 @@ QUICK = Recipe(
 """Everything in a small form, to see it work; no figure of it is comparable with the paper's."""
 _QUICK_IMAGES = (5_000, 1_000)
 SEEDS = (0, 1, 2)
-OWN = "own-recipe"
-"""What files with rows of a recipe of our own are called."""
 OWN_SEEDS = (0, 1, 2, 3, 4)
-OWN_NETWORK = "lenet-500-300"
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,7 @@ class Target:
     Attributes:
         error: in percent.
         speedup: dense over pruned FLOPs.
-        tradeoff: at which DBB is to do it, chosen on validation images.
+        tradeoff: at which DBB is to do it, chosen without the test images.
     """
 
     error: float
@@ -40,8 +37,13 @@ class Target:
     tradeoff: str
 
 
-OWN_TARGETS = {CONSISTENT.name: (Target(1.26, 13.4, "1"), Target(1.40, 38.7, "3.5"), Target(1.59, 47.1, "5"))}
-"""Of our own recipes, on LeNet-500-300. They are trained at these trade-offs alone: nothing is chosen on the test images."""
+OWN_TARGETS = {
+    CONSISTENT.name: {
+        "lenet-500-300": (Target(1.26, 13.4, "1"), Target(1.40, 38.7, "3.5"), Target(1.59, 47.1, "5")),
+        "lenet5-caffe": (Target(0.86, 13.8, "9"),),
+    }
+}
+"""Of our own recipes, by network. They are trained at these trade-offs alone: nothing is chosen on the test images."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class Protocol:
     @property
     def name(self) -> str:
         """Of its files: rows of the paper's protocol are never mixed with others."""
-        return OWN if self.is_own else f"{self.network}-{self.dataset}"
+        return own_name(self.network) if self.is_own else f"{self.network}-{self.dataset}"
 
     @property
     def is_own(self) -> bool:
@@ -184,20 +186,26 @@ def protocol(network: str, *, quick: bool = False, methods: Sequence[str] | None
 
 
 def own_protocol(network: str, recipe: str, seeds: Sequence[int] | None = None) -> Protocol:
-    """A recipe of our own on LeNet-500-300: BB and DBB at the trade-offs that were chosen for it, with five seeds.
+    """A recipe of our own on a network: BB and DBB at the trade-offs that were chosen for it, with five seeds.
 
     Raises:
-        InputError: there is no such recipe, or it was made for another network.
+        InputError: there is no such recipe, or it has no targets on this network.
     """
     published = protocol(network, seeds=seeds or OWN_SEEDS)
-    if network != OWN_NETWORK:
-        raise InputError(f"recipes of our own were made for {OWN_NETWORK}; try it on {network} with 'bayesprune run --recipe'")
     own = find_recipe(recipe)
     if own.name not in OWN_TARGETS:
         raise InputError(f"recipes of our own are {', '.join(OWN_TARGETS)}; leave --recipe out for the paper's")
-    chosen = tuple(target.tradeoff for target in OWN_TARGETS[own.name])
+    targets = OWN_TARGETS[own.name]
+    if network not in targets:
+        raise InputError(f"'{own.name}' was made for {', '.join(targets)}; try it on {network} with 'bayesprune run --recipe'")
+    chosen = tuple(target.tradeoff for target in targets[network])
     tradeoffs: dict[str, tuple[str | None, ...]] = {DENSE: (None,), "bb": chosen, "dbb": chosen}
     return replace(published, recipe=own, tradeoffs=tradeoffs, methods=tuple(tradeoffs))
+
+
+def own_name(network: str) -> str:
+    """What files with rows of a recipe of our own on a network are called."""
+    return f"own-recipe-{network}"
 
 
 def _weakest(values: tuple[str | None, ...]) -> tuple[str | None, ...]:

@@ -50,9 +50,12 @@ _TRADEOFFS = {
 }
 
 
-_OF_RECIPES = {("consistent", "lenet-500-300", "bb"): (0.4, 1.8, 0.6)}
-"""Factors of our own recipe: DBB computes all units of a hidden layer that BB keeps, but only the pixels that an input needs, so it is
-hidden units that are dear."""
+_OF_RECIPES = {
+    ("consistent", "lenet-500-300", "bb"): (0.4, 1.8, 0.6),
+    ("consistent", "lenet5-caffe", "bb"): (20.0, 8.0, 0.25, 0.25),
+}
+"""Factors of our own recipe, by what a unit costs. In LeNet-500-300 DBB computes all units of a hidden layer that BB keeps, but only the
+pixels that an input needs, so it is hidden units that are dear; in LeNet5-Caffe it is filters."""
 
 
 def gate_weights(network: str, method: str, recipe: str = "paper") -> tuple[float, ...] | None:

@@ -10,8 +10,6 @@ from bayesprune.experiments.rows import ResultRow, read_result_rows
 from bayesprune.storage import exists, is_folder
 from bayesprune.training import recipes
 
-OWN_RECIPE = f"{protocol.OWN}.jsonl"
-"""The file with rows of a recipe of ours."""
 PAPER, QUICK = recipes.PAPER.name, protocol.QUICK.name
 """The recipe of the paper, and the small form of it that tries the machinery and must never be shown as the real thing."""
 
@@ -45,19 +43,29 @@ def read_results(results: Path) -> dict[tuple[str, str], list[ResultRow]]:
 
 
 def read_own_recipe(results: Path) -> list[ResultRow]:
-    """The rows of our own recipe; none if there is no such file.
+    """The rows of our own recipe, of all networks; none if there are no such files.
 
     Raises:
-        ResultsError: they are damaged, of the paper's recipe, or of several.
+        ResultsError: they are damaged, of another network or of the paper's recipe, or there are several recipes.
     """
-    path = results / OWN_RECIPE
-    rows = as_in_tables(read_result_rows(path)) if exists(path) else []
-    recipes = sorted({row.recipe for row in rows})
-    if PAPER in recipes:
-        raise ResultsError(f"{path} has rows of the recipe 'paper', which belong into the files of their networks")
+    found = []
+    for network in dict.fromkeys(network for network, _ in published_networks()):
+        path = results / own_recipe_file(network)
+        rows = read_result_rows(path) if exists(path) else []
+        if any(row.network != network for row in rows):
+            raise ResultsError(f"{path} has rows of another network than {network}: move them to a file of their own")
+        if any(row.recipe == PAPER for row in rows):
+            raise ResultsError(f"{path} has rows of the recipe 'paper', which belong into the files of their networks")
+        found += rows
+    recipes = sorted({row.recipe for row in found})
     if len(recipes) > 1:
-        raise ResultsError(f"{path} has rows of several recipes, {', '.join(recipes)}: a table of one compares nothing else")
-    return rows
+        raise ResultsError(f"{results} has rows of several recipes of our own, {', '.join(recipes)}: a table of one compares nothing else")
+    return as_in_tables(found)
+
+
+def own_recipe_file(network: str) -> str:
+    """The file with rows of a recipe of ours."""
+    return f"{protocol.own_name(network)}.jsonl"
 
 
 def as_in_tables(rows: Iterable[ResultRow]) -> list[ResultRow]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bayesprune.experiments.protocol import OWN_NETWORK, OWN_TARGETS, Target
+from bayesprune.experiments.protocol import OWN_TARGETS, Target
 from bayesprune.experiments.rows import ResultRow
 from bayesprune.report.comparison.points import Point, method_name, points_of
 from bayesprune.report.comparison.verdicts import Standing
@@ -38,17 +38,16 @@ def attempts(points: Sequence[Point], targets: Sequence[Target]) -> list[Attempt
 
 
 def own_recipe_sheets(rows: Sequence[ResultRow]) -> list[Sheet]:
-    """The targets, and all points of our recipe; nothing without rows."""
-    if not rows:
-        return []
-    points = points_of([row for row in rows if row.network == OWN_NETWORK])
-    return [
-        _target_sheet(points, OWN_TARGETS.get(rows[0].recipe, ())),
-        *(_points_sheet(network, rows) for network in sorted({row.network for row in rows})),
-    ]
+    """For each network the targets and all points of our recipe; nothing without rows."""
+    sheets = []
+    for network in sorted({row.network for row in rows}):
+        points = points_of([row for row in rows if row.network == network])
+        targets = OWN_TARGETS.get(rows[0].recipe, {}).get(network, ())
+        sheets += [_target_sheet(network, points, targets), _points_sheet(network, points)]
+    return sheets
 
 
-def _target_sheet(points: Sequence[Point], targets: Sequence[Target]) -> Sheet:
+def _target_sheet(network: str, points: Sequence[Point], targets: Sequence[Target]) -> Sheet:
     lines = []
     for attempt in attempts(points, targets):
         target, point = attempt.target, attempt.point
@@ -61,14 +60,13 @@ def _target_sheet(points: Sequence[Point], targets: Sequence[Target]) -> Sheet:
             lines.append([*wanted, words(point.name), number(point.error, 2, _standard_error(point)), *size, outcome])
     headings = ("#error %, wanted", "#xFLOPs, wanted", "ours", "#error %", "#xFLOPs", "#memory %", "#seeds", "beaten")
     note = (
-        f"On {OWN_NETWORK}. Median error over seeds ± the standard error of the mean; beaten means fast enough, and below the target by "
-        "more than that. Which trade-off is to beat which target was chosen on validation images."
+        "Median error over seeds ± the standard error of the mean; beaten means fast enough, and below the target by more than that. "
+        "Which trade-off is to beat which target was chosen without the test images."
     )
-    return sheet("Targets", headings, lines, note)
+    return sheet(f"Targets on {network}", headings, lines, note)
 
 
-def _points_sheet(network: str, rows: Sequence[ResultRow]) -> Sheet:
-    own = [row for row in rows if row.network == network]
+def _points_sheet(network: str, points: Sequence[Point]) -> Sheet:
     lines = [
         [
             words(method_name(point.method)),
@@ -79,7 +77,7 @@ def _points_sheet(network: str, rows: Sequence[ResultRow]) -> Sheet:
             units_cell(point.kept),
             Cell(f"{len(point.outcomes)}{f', {point.diverged} diverged' if point.diverged else ''}", len(point.outcomes)),
         ]
-        for point in points_of(own)
+        for point in points
     ]
     headings = ("method", "#trade-off", "#error %", "#xFLOPs", "#memory %", "kept units", "#seeds")
     return sheet(f"All points on {network}", headings, lines)
