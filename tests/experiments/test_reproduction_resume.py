@@ -8,6 +8,7 @@ from reproducing import EPOCHS, IMAGES, WEAK, Stopping, places, reproduce, small
 from sweeping import timeless
 
 import bayesprune.experiments.fleets as fleets
+import bayesprune.experiments.main_job as main_job
 import bayesprune.experiments.reproduction as reproduction
 from bayesprune.errors import InputError, RunFolderError, StorageError
 from bayesprune.experiments.reproduction import Places, run_reproduction
@@ -92,6 +93,13 @@ def test_goes_on_after_the_last_checkpoint(digits_folder, tmp_path, every_epoch)
     reproduce(small(methods=("dense", "dbb")), tmp_path, digits_folder, watcher)
     assert watcher.stages == [("pruned", 2), ("dependent", 0)]
     assert watcher.said == ["1 of 1: BB, then DBB, 4 models side by side"]
+
+
+def test_a_fleet_is_not_gone_on_with_at_other_settings(digits_folder, tmp_path, every_epoch, monkeypatch):
+    stop(tmp_path, digits_folder, "epoch_finished", 4)
+    monkeypatch.setattr(main_job, "gate_weights", lambda *_: (1.0, 2.0, 1.0))
+    with pytest.raises(RunFolderError, match="settings"):
+        reproduce(ASKED, tmp_path, digits_folder)
 
 
 def test_rows_that_are_there_are_not_trained_again(digits_folder, tmp_path, through):

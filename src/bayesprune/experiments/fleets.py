@@ -87,7 +87,10 @@ class Fleets:
         if not going:
             return runs
         plans, models = [self._plan(method, *fleet.members[member]) for member in going], [before[member].model for member in going]
-        store = RunStore(self._folder(fleet, method), {"members": [fleet.members[member] for member in going]})
+        configuration: dict[str, Any] = {"members": [fleet.members[member] for member in going]}
+        if method != DENSE:  # What settings.py says may be another thing in another version.
+            configuration["settings"] = [{"kl_scale": plan.kl_scale, **plan.hyperparameters} for plan in plans]
+        store = RunStore(self._folder(fleet, method), configuration)
         try:
             after = run_stages(models, plans, self.training, self.test, F.cross_entropy, store, self.watcher)
         except torch.cuda.OutOfMemoryError as error:
