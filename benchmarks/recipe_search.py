@@ -74,6 +74,7 @@ class Program:
         schedule: of both.
         warmup: share of BB over which the divergence's weight rises.
         twice: show every image twice, with two draws of the gates, as consistency needs it.
+        more: further candidates, each at trade-offs of its own.
     """
 
     candidates: Sequence[Candidate]
@@ -83,6 +84,12 @@ class Program:
     schedule: Literal["steps", "cosine"] = "steps"
     warmup: float = 0.0
     twice: bool = False
+    more: Sequence[tuple[Candidate, Sequence[float]]] = ()
+
+    def tried(self) -> list[tuple[Candidate, float, int]]:
+        """Candidate, trade-off and seed of every model."""
+        asked = [*((candidate, self.tradeoffs) for candidate in self.candidates), *self.more]
+        return [(candidate, gamma, seed) for candidate, tradeoffs in asked for gamma in tradeoffs for seed in self.seeds]
 
 
 BY_COST = (0.9, 1.35, 0.36)
@@ -158,7 +165,13 @@ PROGRAMS = {
         epochs=(200, 200),
         twice=True,
     ),
-    "longer": Program([LIGHTER], tradeoffs=(1.0, 2.0, 3.5, 5.0), epochs=(300, 300), twice=True),
+    "longer": Program(
+        [LIGHTER],
+        tradeoffs=(0.5, 1.0, 3.5, 6.0),
+        epochs=(300, 300),
+        twice=True,
+        more=[(replace(LIGHTER, name="lighter, less in DBB", second_weights=(0.4, 0.4, 0.4)), (1.0,))],
+    ),
     "cosine": Program([LIGHTER], tradeoffs=(1.0, 2.0, 3.5, 5.0), schedule="cosine", twice=True),
     "warm-up": Program([LIGHTER], tradeoffs=(1.0, 2.0, 3.5, 5.0), warmup=0.1, twice=True),
 }
@@ -223,7 +236,7 @@ class Averages:
 def search(name: str, program: Program, data: Dataset, pretrained: dict[int, nn.Module], device: torch.device) -> Iterator[dict[str, Any]]:
     """The rows of a program."""
     training, validation = batches_of(data, PAPER, device)
-    tried = [(each, gamma, seed) for each in program.candidates for gamma in program.tradeoffs for seed in program.seeds]
+    tried = program.tried()
     models = []
     for candidate, _, seed in tried:
         model = TriedLeNet(candidate, program.twice).to(device)

@@ -101,6 +101,13 @@ PROGRAM = recipe_search.Program(
 )
 
 
+def test_candidates_may_have_tradeoffs_of_their_own():
+    program = replace(PROGRAM, tradeoffs=(1.0, 4.0), seeds=(0, 1), more=[(recipe_search.Candidate("light"), (0.5,))])
+    tried = [(candidate.name, gamma, seed) for candidate, gamma, seed in program.tried()]
+    assert tried[:4] == [("paper", 1.0, 0), ("paper", 1.0, 1), ("paper", 4.0, 0), ("paper", 4.0, 1)]
+    assert tried[8:] == [("light", 0.5, 0), ("light", 0.5, 1)]
+
+
 def searched(data):
     data = data.for_tuning(100)
     return timeless(recipe_search.search("small", PROGRAM, data, recipe_search.pretrain(data, (0,), 1, CPU), CPU))
