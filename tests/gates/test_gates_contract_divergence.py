@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from bayesprune.gates import METHODS, Tradeoff
+from bayesprune.gates.collection import divergences
 
 PENALTIES = {"l0", "gd", "cd"}
 """Methods whose ``kl`` is a penalty, finite but not a divergence; their formulas are checked in their own files."""
@@ -34,6 +35,16 @@ def test_kl_is_summed_over_units(make_gated, method):
         torch.nn.init.zeros_(one.layer.bias)
         torch.nn.init.zeros_(two.layer.bias)
     torch.testing.assert_close(two.gate.kl(), 2 * one.gate.kl())
+
+
+def test_divergences_of_several_gates_are_those_of_each(make_gated):
+    gated = [make_gated(count, spread=1.0) for count in (5, 1, 8)]
+    apart = [each.gate.kl() for each in gated]
+    together = divergences([each.gate for each in gated])
+    torch.testing.assert_close(together, apart)
+    parameters = [parameter for each in gated for parameter in each.parameters()]
+    gradients = [torch.autograd.grad(sum(found), parameters, allow_unused=True) for found in (together, apart)]
+    torch.testing.assert_close(*gradients)
 
 
 def test_kl_is_computed_from_the_parameters_as_they_are_now(make_gate):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bayesprune.distributions import binary_concrete, kumaraswamy
 from bayesprune.distributions.stable import logit_of_log
-from bayesprune.gates.contract import Gate, require_finite, require_positive, require_probability
+from bayesprune.gates.contract import Gate, require_finite, require_positive, require_probability, sums_by_gate
 
 RAW_ONE = 0.5413
 """softplus(0.5413) is one."""
@@ -86,13 +86,12 @@ class BetaBernoulli(Gate):
 
     @classmethod
     def divergences(cls, gates: Sequence[Gate]) -> list[Tensor]:
-        """All at once where the priors agree: each function of a handful of numbers is a kernel of its own on a GPU."""
-        own = [gate for gate in gates if isinstance(gate, BetaBernoulli)]
-        if cls.kl is not BetaBernoulli.kl or len({gate.alpha for gate in own}) != 1:
+        """All at once where the priors agree."""
+        alphas = {gate.alpha for gate in gates if isinstance(gate, BetaBernoulli)}
+        if cls.kl is not BetaBernoulli.kl or len(alphas) != 1:
             return [gate.kl() for gate in gates]
-        a, b = (torch.cat([getattr(gate, name) for gate in own]) for name in ("raw_a", "raw_b"))
-        each = kumaraswamy.kl_to_beta(concentration_a(a), concentration_b(b), own[0].alpha)
-        return [part.sum() for part in torch.split(each, [gate.num_units for gate in own])]
+        (alpha,) = alphas
+        return sums_by_gate(gates, ("raw_a", "raw_b"), lambda a, b: kumaraswamy.kl_to_beta(concentration_a(a), concentration_b(b), alpha))
 
     def keep_probability(self, x: Tensor | None = None) -> Tensor:
         return expected_pi(self.raw_a, self.raw_b)

@@ -230,6 +230,20 @@ def method_class(method: str) -> type[Gate]:
     raise InputError(f"unknown method '{method}'; choose one of {', '.join(sorted(METHODS))}.{hint}")
 
 
+def sums_by_gate(gates: Sequence[Gate], names: Sequence[str], function: Callable[..., Tensor]) -> list[Tensor]:
+    """A function of gates' parameters, element by element, summed over the units of each gate.
+
+    It is called once for all: each function of a handful of numbers is a kernel of its own on a GPU.
+
+    Args:
+        gates: of one method.
+        names: of the parameters.
+        function: of these tensors, for all gates one after the other.
+    """
+    together = (torch.cat([getattr(gate, name) for gate in gates]) for name in names)
+    return [part.sum() for part in torch.split(function(*together), [gate.num_units for gate in gates])]
+
+
 def require_positive(**values: float) -> None:
     """Refuse hyper-parameters that are not finite positive numbers, by name."""
     for name, value in values.items():

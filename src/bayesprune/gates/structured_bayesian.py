@@ -4,16 +4,21 @@ References:
     Neklyudov et al., "Structured Bayesian Pruning via Log-Normal Multiplicative Noise", 2017.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from bayesprune.distributions import truncated_log_normal
-from bayesprune.gates.contract import Gate, require_finite, require_positive
+from bayesprune.gates.contract import Gate, require_finite, require_positive, sums_by_gate
 
 _RAW_LOW, _RAW_HIGH = -20.0, 5.0
+
+
+def _held(mu: Tensor, log_sigma: Tensor) -> tuple[Tensor, Tensor]:
+    """mu and sigma, their raw values held within [-20, 5]."""
+    return mu.clamp(_RAW_LOW, _RAW_HIGH), torch.exp(log_sigma.clamp(_RAW_LOW, _RAW_HIGH))
 
 
 class StructuredBayesian(Gate):
@@ -58,11 +63,17 @@ class StructuredBayesian(Gate):
         self.log_sigma = nn.Parameter(torch.full((num_units,), float(log_sigma_init)))
 
     def _held(self) -> tuple[Tensor, Tensor]:
-        """mu and sigma, their raw values held within [-20, 5]."""
-        return self.mu.clamp(_RAW_LOW, _RAW_HIGH), torch.exp(self.log_sigma.clamp(_RAW_LOW, _RAW_HIGH))
+        return _held(self.mu, self.log_sigma)
 
     def kl(self) -> Tensor:
         return truncated_log_normal.kl_to_log_uniform(*self._held()).sum()
+
+    @classmethod
+    def divergences(cls, gates: Sequence[Gate]) -> list[Tensor]:
+        """All at once: the error functions in it are kernels of their own."""
+        if cls.kl is not StructuredBayesian.kl:
+            return [gate.kl() for gate in gates]
+        return sums_by_gate(gates, ("mu", "log_sigma"), lambda *raw: truncated_log_normal.kl_to_log_uniform(*_held(*raw)))
 
     def signal_to_noise(self) -> Tensor:
         return truncated_log_normal.signal_to_noise(*self._held())
