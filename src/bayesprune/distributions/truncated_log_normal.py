@@ -118,17 +118,22 @@ def sample(mu: Tensor, sigma: Tensor, uniform: Tensor) -> Tensor:
 def _inverse_log_ndtr(log_p: Tensor) -> Tensor:
     """x with log Phi(x) = log_p.
 
-    In the body through ``ndtri``; in the tail by Newton's iteration from the leading asymptotic term. The last step carries the gradient
-    dx/dlog_p = Phi(x) / phi(x), the steps before it are constants.
+    In the body through ``ndtri``; in the tail by Newton's iteration, of which two steps from a good start are exact to rounding. The last
+    one carries the gradient dx/dlog_p = Phi(x) / phi(x), what comes before it is constant.
     """
     tail = log_p < -20.0
     body = torch.special.ndtri(torch.exp(torch.where(tail, -1.0, log_p)))
     target = torch.where(tail, log_p, -30.0)
     fixed = target.detach()
-    x = -torch.sqrt(-2.0 * fixed - torch.log(-4.0 * math.pi * fixed))
-    for _ in range(3):
-        x = _newton_step(x, fixed)
-    return torch.where(tail, _newton_step(x, target), body)
+    return torch.where(tail, _newton_step(_newton_step(_far_out(fixed), fixed), target), body)
+
+
+def _far_out(log_p: Tensor) -> Tensor:
+    """The x of a log probability below -20 to 5e-5 of it, by Phi(x) ~ phi(x) |x| / (1 + x^2), solved for x^2 again and again."""
+    square = -2.0 * log_p - torch.log(-4.0 * math.pi * log_p)
+    for _ in range(2):
+        square = -2.0 * log_p - torch.log(2.0 * math.pi * square) - 2.0 * torch.log1p(1.0 / square)
+    return -torch.sqrt(square)
 
 
 def _newton_step(x: Tensor, log_p: Tensor) -> Tensor:
