@@ -79,6 +79,10 @@ def test_prices_of_l0_are_tuned_for_each_layer(whole, monkeypatch):
     told, tradeoff, settings = tried[len(printed)]
     assert (told, tradeoff) == ({"prices": ["20x", "8x", "1x", "1x"]}, "0.1/60000")
     assert settings["price"] == pytest.approx([2.0, 0.8, 0.1, 0.1])
+    fixed = [(tradeoff, settings["price"]) for told, tradeoff, settings in tried if told["prices"] == ["10", "0.5", "1x", "10x"]]
+    assert [tradeoff for tradeoff, _ in fixed] == printed
+    assert fixed[0][1] == pytest.approx([10.0, 0.5, 0.1, 1.0])
+    assert fixed[-1][1] == pytest.approx([10.0, 0.5, 0.005, 0.05])
     chosen = LAYER_PRICES["lenet5-caffe"]
     assert chosen in tune_baselines.PRICES
     monkeypatch.setattr(tune_baselines, "PRICES", ((Price(1),) * 4, chosen))

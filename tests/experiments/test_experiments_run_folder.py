@@ -94,6 +94,7 @@ def test_configuration_is_there_before_anything_else(config, tmp_path, monkeypat
     assert read_config(tmp_path / "run") == usual
     stored = json.loads((tmp_path / "run" / "config.json").read_text())
     assert [stage["epochs"] for stage in stored.pop("stages").values()] == [2, 2, 2]
+    assert stored.pop("gates") == {"kl_scale": USUAL}
     assert stored == asdict(usual)
 
 
@@ -196,7 +197,7 @@ def test_options_that_contradict_the_run(command, stopped, option, parts):
     [
         (("--epochs", 3), "epochs (2 there, 3 here), stages.dense.epochs (2 there, 3 here), "),
         (("--epochs", 2, "--seed", 1), "seed (0 there, 1 here));"),
-        (("--epochs", 2, "--tradeoff", 2), f"tradeoff ({USUAL} there, 2.0 here));"),
+        (("--epochs", 2, "--tradeoff", 2), f"gates.kl_scale ({USUAL} there, 2.0 here), tradeoff ({USUAL} there, 2.0 here));"),
     ],
 )
 def test_folder_of_another_configuration(command, config, finished, options, named):
@@ -204,6 +205,16 @@ def test_folder_of_another_configuration(command, config, finished, options, nam
     result = command("run", "--out", finished, "--method", "bb", "--device", "cpu", "--data-dir", config.data_dir, *options)
     assert refused(result, str(finished), f"differs in {named}")
     assert contents(finished) == before
+
+
+def test_run_is_not_taken_up_at_other_settings(command, stopped, finished_once, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("bayesprune.experiments.main_job.gate_weights", lambda *_: (1.0, 2.0, 1.0))
+        assert refused(command("run", "--resume", stopped), "gates.kl_scale")
+    path = stopped / "config.json"
+    path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != "gates"}))
+    assert command("run", "--resume", stopped).code == 0, "earlier versions did not write them"
+    assert without_seconds(stopped) == without_seconds(finished_once)
 
 
 def without_tradeoff(folder):

@@ -20,6 +20,14 @@ def test_convolutions_of_lenet5_weigh_more(method, weights):
     assert len(weights) == len(build_network("lenet5-caffe").gate_places())
 
 
+def test_own_recipe_weighs_units_by_what_they_cost():
+    pixels, *hidden = gate_weights("lenet-500-300", "dbb", "consistent")
+    assert all(weight > pixels for weight in hidden)
+    *filters, first, second = gate_weights("lenet5-caffe", "bb", "consistent")
+    assert filters == [20.0, 8.0]
+    assert first == second < 1.0
+
+
 @pytest.mark.parametrize("method", ["l0", "cd"])
 def test_penalties_on_weights_are_the_same_everywhere(method):
     assert gate_weights("lenet5-caffe", method) is None

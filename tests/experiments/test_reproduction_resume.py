@@ -1,5 +1,6 @@
 """A reproduction that is stopped anywhere, or done in parts, ends with the rows of one that was not."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -95,11 +96,20 @@ def test_goes_on_after_the_last_checkpoint(digits_folder, tmp_path, every_epoch)
     assert watcher.said == ["1 of 1: BB, then DBB, 4 models side by side"]
 
 
-def test_a_fleet_is_not_gone_on_with_at_other_settings(digits_folder, tmp_path, every_epoch, monkeypatch):
-    stop(tmp_path, digits_folder, "epoch_finished", 4)
-    monkeypatch.setattr(main_job, "gate_weights", lambda *_: (1.0, 2.0, 1.0))
-    with pytest.raises(RunFolderError, match="settings"):
-        reproduce(ASKED, tmp_path, digits_folder)
+@pytest.mark.parametrize(
+    ("name", "value", "methods"),
+    [("gate_weights", (1.0, 2.0, 1.0), ("bb",)), ("hyperparameters", {"price": 0.7}, ("l0",))],
+)
+def test_a_fleet_is_not_gone_on_with_at_other_settings(digits_folder, tmp_path, every_epoch, monkeypatch, through, name, value, methods):
+    asked = small(methods=methods)
+    stop(tmp_path, digits_folder, "epoch_finished", 4, asked)
+    with monkeypatch.context() as patch:
+        patch.setattr(main_job, name, lambda *_: value)
+        with pytest.raises(RunFolderError, match=r"gates.*remove this one to train its models anew"):
+            reproduce(asked, tmp_path, digits_folder)
+    (written,) = places(tmp_path).work.glob(f"{methods[0]}-*/config.json")
+    written.write_text(json.dumps({"members": json.loads(written.read_text())["members"]}))  # As earlier versions wrote it.
+    assert timeless(reproduce(asked, tmp_path, digits_folder)) == timeless([row for row in through if row["method"] in methods])
 
 
 def test_rows_that_are_there_are_not_trained_again(digits_folder, tmp_path, through):

@@ -17,6 +17,7 @@ from bayesprune.experiments.evidence import load_evidence
 from bayesprune.experiments.main_job import batches_of
 from bayesprune.experiments.other_counts import THRESHOLDS, at_other_thresholds, other_counts, soft_count
 from bayesprune.experiments.protocol import Entry
+from bayesprune.experiments.published import tradeoff_value
 from bayesprune.gates import gates
 from bayesprune.models import LeNet500300
 from bayesprune.storage import read_rows
@@ -76,7 +77,7 @@ def test_rows_are_those_of_the_tables_in_order(done):
 def test_fields(done):
     _, rows, _ = done
     for row in rows:
-        assert set(row) == FIELDS | MORE.get(row["method"], set())
+        assert set(row) == FIELDS | MORE.get(row["method"], set()) | ({"gates"} if row["method"] != "dense" else set())
         assert (row["network"], row["dataset"], row["recipe"], row["status"]) == ("lenet-500-300", "mnist", "tiny", "finished")
         assert row["device"] == "cpu"
         assert 0 <= row["error"] <= 100
@@ -121,6 +122,14 @@ def test_dbb_goes_on_with_the_models_of_bb(done):
         if row["tradeoff"] == WEAK:
             assert all(0 < used < kept < whole for used, kept, whole in zip(row["kept"], below["kept"], (784, 500, 300), strict=True))
     assert len(after) == len(plans) == 4
+
+
+def test_rows_say_what_the_gates_are_set_to(done):
+    _, rows, _ = done
+    for row in of(rows, "bb") + of(rows, "dbb"):
+        assert row["gates"] == {"kl_scale": float(row["tradeoff"])}
+    for row in of(rows, "l0"):
+        assert row["gates"]["price"] == pytest.approx(tradeoff_value(row["tradeoff"]) * WHOLE)
 
 
 def test_tradeoffs_arrive(done):

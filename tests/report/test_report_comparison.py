@@ -125,7 +125,7 @@ def test_rows_that_another_tradeoff_is_like_are_named_and_not_reached(compared):
     comparison = compared([*rows, row("bb", "3", 0, 1.36, 12.5, 8.0)])
     found = of(comparison.appendix, "bb", "1")
     assert not found.verdict.reached
-    assert found.verdict.alike.tradeoff == "3"
+    assert found.verdict.nowhere_worse_at.tradeoff == "3"
     (said,) = differences(comparison, {})
     assert said.sentences[0].endswith("; not reached, but nowhere worse is BB at 3: 1.36 %, 12.50x.")
     _, everything = summary_sheet([comparison]).rows

@@ -52,11 +52,11 @@ def test_no_table_without_rows(tmp_path):
 def test_seconds_are_shares_of_a_fleet(tmp_path):
     looks = [{"epoch": epoch, "seconds": 30.0 * epoch, "error": 1.5, "kept": [1, 1, 1]} for epoch in (1, 2)]
     rows = [row("bb", "1", seed, 1.5, seconds=120.0, side_by_side=60, history=looks) for seed in range(3)]
-    rows += [row("dense", None, 0, 1.5, seconds=50.0, side_by_side=5, epochs=100), diverged("bb", "2", 0)]
+    rows += [row("dense", None, 0, 1.5, seconds=50.0, side_by_side=5, epochs=100, history=looks[1:]), diverged("bb", "2", 0)]
     sheet = seconds_sheet(read(tmp_path, rows))
     assert sheet.title == "GPU seconds"
     assert texts(sheet) == [["Original", "1", "100", "5", "10.0", "10", "0"], ["BB", "4", "200", "60", "2.0", "6", "2"]]
-    assert "All 5 models together: 16 seconds, of which 2 in first epochs" in sheet.note
+    assert "All 5 models together took 16 seconds (0.3 minutes), of which 2 in first epochs" in sheet.note
 
 
 def test_seconds_of_a_processor_are_not_those_of_a_gpu(tmp_path):

@@ -53,3 +53,23 @@ def test_tables(tmp_path):
     assert [line[-1].text for line in targets.rows] == ["yes", "no", "no"]
     assert [cell.text for cell in points.rows[0]] == ["DBB", "1", "1.10 ± 0.03", "14.00", "5.00", "100-50-30", "5"]
     assert own_recipe_sheets([]) == []
+
+
+def test_each_network_has_its_targets(tmp_path):
+    write_results(tmp_path, five("1", [1.1] * 5, 14.0), own_recipe_file(NETWORK))
+    others = [row("dbb", "9", seed, 0.8, 14.0, kept=[4] * 4, network="lenet5-caffe", recipe="consistent") for seed in range(5)]
+    write_results(tmp_path, others, own_recipe_file("lenet5-caffe"))
+    first, _, second, points = own_recipe_sheets(read_own_recipe(tmp_path))
+    assert [first.title, second.title, points.title] == [
+        "Targets on lenet-500-300",
+        "Targets on lenet5-caffe",
+        "All points on lenet5-caffe",
+    ]
+    assert [line[0].text for line in second.rows] == ["below 0.86"]
+    assert [line[2].text for line in [first.rows[0], second.rows[0]]] == ["DBB at 1", "DBB at 9"]
+    assert [line[1].text for line in points.rows] == ["9"]
+
+
+def test_no_table_of_targets_without_any(tmp_path):
+    rows = [row("dbb", "9", 0, 0.8, recipe="another")]
+    assert [sheet.title for sheet in own_recipe_sheets(read(tmp_path, rows))] == ["All points on lenet-500-300"]

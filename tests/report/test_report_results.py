@@ -65,11 +65,17 @@ def test_own_recipe(tmp_path):
     write_results(tmp_path, [row("bb", "9", 0, 0.8, kept=[4] * 4, network="lenet5-caffe", recipe="ours")], own_recipe_file("lenet5-caffe"))
     assert [found.network for found in read_own_recipe(tmp_path)] == [NETWORK, "lenet5-caffe"]
     write_results(tmp_path, [row("bb", "1", 0, 1.0, recipe="ours")], own_recipe_file("lenet5-caffe"))
-    with pytest.raises(ResultsError, match="rows of another network than lenet5-caffe"):
+    with pytest.raises(ResultsError, match=r"line 1 is of lenet-500-300: it belongs into own-recipe-lenet-500-300.jsonl"):
         read_own_recipe(tmp_path)
 
 
-@pytest.mark.parametrize(("recipes", "complaint"), [(("paper",), "recipe 'paper'"), (("a", "b"), "several recipes of our own, a, b")])
+@pytest.mark.parametrize(
+    ("recipes", "complaint"),
+    [
+        (("paper",), "line 1 is of the recipe 'paper': it belongs into lenet-500-300-mnist.jsonl"),
+        (("a", "b"), "several recipes of our own, a, b"),
+    ],
+)
 def test_own_recipe_is_one_of_ours(tmp_path, recipes, complaint):
     write_results(tmp_path, [row("bb", "1", seed, 1.0, recipe=recipe) for seed, recipe in enumerate(recipes)], own_recipe_file(NETWORK))
     with pytest.raises(ResultsError, match=complaint):

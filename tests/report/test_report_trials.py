@@ -120,3 +120,10 @@ def test_part_of_document_and_page(tmp_path):
     page = (tmp_path / "out" / "report.html").read_text()
     assert '<section id="trials">' in page
     assert 'aria-controls="trials"' in page
+
+
+@pytest.mark.parametrize("prices", ["1x", [1, 1, 1, 1], [None], ["\ud800"]])
+def test_prices_are_texts(tmp_path, prices):
+    rows = [tuned(0.7, 4.0, "l0", "lenet5-caffe", "0.1/60000", prices=prices)]
+    with pytest.raises(ResultsError, match="line 1: 'prices' is not a list of texts"):
+        trial_sheets(write_results(tmp_path, rows, TUNING))

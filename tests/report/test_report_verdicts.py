@@ -84,3 +84,25 @@ def test_point_itself_may_be_as_good_in_all_but_memory():
     verdict = judge(PAPER, own, [own, other])
     assert verdict.memory is WORSE
     assert verdict.as_good == own
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (point(1.62, 9.5, 8.5, tradeoff="3"), True),
+        (point(1.66, 9.5, 8.5, tradeoff="3"), False),
+        (point(1.62, 8.9, 8.5, tradeoff="3"), False),
+        (point(1.62, 9.5, 8.9, tradeoff="3"), False),
+        (point(1.62, 9.5, 8.5, "vib", "3"), False),
+    ],
+)
+def test_row_that_is_not_reached_names_a_tradeoff_that_is_nowhere_worse(other, named):
+    own = point(1.70)
+    verdict = judge(PAPER, own, [own, other])
+    assert not verdict.reached
+    assert verdict.nowhere_worse_at == (other if named else None)
+
+
+def test_row_that_is_reached_names_none():
+    own = point(1.55)
+    assert judge(PAPER, own, [own, point(1.62, 9.5, 8.5, tradeoff="3")]).nowhere_worse_at is None

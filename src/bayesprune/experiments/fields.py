@@ -48,6 +48,13 @@ class Fields:
             self.refuse(f"'{name}' is not a text but {value!r}")
         return value
 
+    def texts(self, name: str) -> list[str]:
+        """A field that is a list of texts."""
+        value = self.raw(name)
+        if not isinstance(value, list) or not all(isinstance(part, str) and _can_be_written(part) for part in value):
+            self.refuse(f"'{name}' is not a list of texts but {_short(value)}")
+        return value
+
     def number(self, name: str, least: float = 0.0, most: float = _MOST) -> float:
         """A field that is a number, and one that makes sense."""
         value = self.raw(name)

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from bayesprune.data import Dataset
-from bayesprune.errors import DivergedError, InputError
+from bayesprune.errors import DivergedError, InputError, RunFolderError
 from bayesprune.experiments.evidence import evidence_name, save_evidence
-from bayesprune.experiments.main_job import RunConfig, batches_of, build_seeded, plan_of, surroundings
+from bayesprune.experiments.main_job import GATE_SETTINGS, RunConfig, batches_of, build_seeded, plan_of, surroundings
 from bayesprune.experiments.other_counts import other_counts
 from bayesprune.experiments.protocol import Entry, Fleet, Protocol
 from bayesprune.experiments.published import tradeoff_value
@@ -87,10 +87,7 @@ class Fleets:
         if not going:
             return runs
         plans, models = [self._plan(method, *fleet.members[member]) for member in going], [before[member].model for member in going]
-        configuration: dict[str, Any] = {"members": [fleet.members[member] for member in going]}
-        if method != DENSE:  # What settings.py says may be another thing in another version.
-            configuration["settings"] = [{"kl_scale": plan.kl_scale, **plan.hyperparameters} for plan in plans]
-        store = RunStore(self._folder(fleet, method), configuration)
+        store = self._store(fleet, method, {"members": [fleet.members[member] for member in going]}, plans)
         try:
             after = run_stages(models, plans, self.training, self.test, F.cross_entropy, store, self.watcher)
         except torch.cuda.OutOfMemoryError as error:
@@ -101,6 +98,14 @@ class Fleets:
         for member, run in zip(going, after, strict=True):
             runs[member] = run
         return runs
+
+    def _store(self, fleet: Fleet, method: str, members: dict[str, Any], plans: Sequence[Plan]) -> RunStore:
+        """Where a fleet is kept; earlier versions did not write down what its gates are set to."""
+        settings = {} if method == DENSE else {GATE_SETTINGS: [plan.gate_settings() for plan in plans]}
+        try:
+            return RunStore(self._folder(fleet, method), {**members, **settings}, members)
+        except RunFolderError as error:
+            raise RunFolderError(f"{error}, or remove this one to train its models anew") from error
 
     def _plan(self, method: str, tradeoff: str | None, seed: int) -> Plan:
         if method == DENSE:
@@ -125,6 +130,8 @@ class Fleets:
         for member, (tradeoff, seed) in enumerate(fleet.members):
             entry = Entry(method, tradeoff, seed)
             row = {"network": self.protocol.network, "dataset": self.protocol.dataset, **asdict(entry), **_outcome(runs[member])}
+            if method != DENSE:
+                row[GATE_SETTINGS] = self._plan(method, tradeoff, seed).gate_settings()
             if below is not None and member in more:
                 row["static_kept"] = below[member].results[-1]["kept"]
             rows[entry] = row | more.get(member, {}) | about

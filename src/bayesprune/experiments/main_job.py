@@ -36,7 +36,7 @@ from bayesprune.training.watching import Watcher
 from bayesprune.version import __version__
 
 SUMMARY = "summary.json"
-STAGE_RECIPES = "stages"
+STAGE_RECIPES, GATE_SETTINGS = "stages", "gates"
 """Where config.json keeps what the recipe's name meant when the run began."""
 
 
@@ -87,7 +87,8 @@ def read_config(folder: Path) -> RunConfig:
     stored = read_json(path)
     if not isinstance(stored, dict):
         raise StorageError(f"{path} is damaged: it holds no settings; put a good copy in its place or start a new run")
-    stored.pop(STAGE_RECIPES, None)
+    for name in (STAGE_RECIPES, GATE_SETTINGS):
+        stored.pop(name, None)
     stored = read_before(stored)
     known = get_type_hints(RunConfig)
     wrong = [name for name in sorted(known.keys() | stored.keys()) if name not in known or name not in stored]
@@ -154,8 +155,9 @@ def run_main_job(config: RunConfig, folder: Path, watcher: Watcher, ranks: Ranks
     network = build_seeded(config, data)
     plan = plan_of(config, recipe, len(data.train))
     stages = {name: stage.written() for name, stage in recipe.stages.items()}
-    configurations = [{**each, STAGE_RECIPES: stages} for each in _written(config)]
-    with rank_store(ranks, lambda: run_store(folder, *configurations)) as store:
+    before = [{**each, STAGE_RECIPES: stages} for each in _written(config)]
+    now = [{**each, GATE_SETTINGS: plan.gate_settings()} for each in before]
+    with rank_store(ranks, lambda: run_store(folder, *now, *before)) as store:
         _say_folder(folder, watcher)
         training, test = batches_of(data, recipe, device)
         shares = shared(training, ranks), shared(test, ranks)

@@ -29,7 +29,7 @@ class Target:
     Attributes:
         error: in percent.
         speedup: dense over pruned FLOPs.
-        tradeoff: at which DBB is to do it, chosen without the test images.
+        tradeoff: at which DBB is to do it, chosen on validation images or, on LeNet5-Caffe, by sizes alone.
     """
 
     error: float

@@ -32,7 +32,7 @@ class Price:
 
 
 LAYER_PRICES = {"lenet5-caffe": (Price(500.0), Price(15.0), Price(1.0), Price(10.0))}
-"""Of L0, layer by layer, where one for all does not do. Of the first eight sets in results/tuning.jsonl, one seed each, four come near the
+"""Of L0, layer by layer, where one for all does not do. Of the eight sets in results/tuning.jsonl, one seed each, four come near the
 speed-up of the paper's main table; of these, this one had the fewest errors there on validation images."""
 
 _LENET5_CONVOLUTIONS = {"bb": (20.0, 8.0), "sbp": (20.0, 8.0), "gd": (20.0, 8.0), "vib": (24.0 * 24.0, 8.0 * 8.0)}
@@ -55,7 +55,7 @@ _OF_RECIPES = {
     ("consistent", "lenet5-caffe", "bb"): (20.0, 8.0, 0.25, 0.25),
 }
 """Factors of our own recipe, by what a unit costs. In LeNet-500-300 DBB computes all units of a hidden layer that BB keeps, but only the
-pixels that an input needs, so it is hidden units that are dear; in LeNet5-Caffe it is filters."""
+pixels that an input needs, so it is hidden units that are dear; in LeNet5-Caffe it is filters, by a guess that was not tried before."""
 
 
 def gate_weights(network: str, method: str, recipe: str = "paper") -> tuple[float, ...] | None:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from bayesprune.data import Dataset
 from bayesprune.errors import DivergedError, StorageError
 from bayesprune.experiments.main_job import (
+    GATE_SETTINGS,
     RunConfig,
     batches_of,
     build_seeded,
@@ -147,12 +148,12 @@ def run_shard(shard: Shard, folder: Path, data: Dataset, watcher: Watcher, devic
     """
     first = shard.members[0]
     recipe, device = check_config(first), usable_device(device_name or first.device)
-    configuration = {"members": [asdict(member) for member in shard.members]}
+    plans = [plan_of(member, recipe, len(data.train)) for member in shard.members]
+    configuration = {"members": [asdict(member) for member in shard.members], GATE_SETTINGS: [plan.gate_settings() for plan in plans]}
     if exists(folder / CONFIGURATION) and _read(folder / CONFIGURATION) != json.loads(json.dumps(configuration)):
-        shutil.rmtree(folder)  # It was left behind by a shard of this name that was split in another way, or it is damaged.
+        shutil.rmtree(folder)  # It was left behind by a shard of this name that was split or set up in another way, or it is damaged.
     store = RunStore(folder, configuration)
     models = [build_seeded(member, data).to(device) for member in shard.members]
-    plans = [plan_of(member, recipe, len(data.train)) for member in shard.members]
     training, test = batches_of(data, recipe, device)
     try:
         runs = run_stages(models, plans, training, test, F.cross_entropy, store, watcher)

@@ -57,6 +57,10 @@ class Plan:
             return {name: self.share * factor for name, factor in scale.items()}
         return tuple(self.share * factor for factor in scale) if isinstance(scale, Sequence) else self.share * scale
 
+    def gate_settings(self) -> dict[str, Any]:
+        """What the gates are set to in the pruning stage, as it is written down."""
+        return {"kl_scale": self.kl_scale, **self.hyperparameters}
+
     def consistency(self, stage: StageName) -> float:
         """The weight of consistency in a stage. The stronger the first stage prunes, the less it weighs in the input-dependent one."""
         weight = self.recipe.stages[stage].consistency

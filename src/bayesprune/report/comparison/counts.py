@@ -16,7 +16,7 @@ class Counts:
         nowhere_worse: reached at their own trade-off.
         elsewhere: reached, though not at their own trade-off: another point is at least as good.
         not_reached: compared, and neither.
-        alike: of these, those that another trade-off is nowhere worse than.
+        nowhere_worse_elsewhere: of these, those that another trade-off is nowhere worse than.
         diverged: all models diverged.
         not_run: there are no models.
         figures: of error, speedup and memory: how many are better, equal and worse.
@@ -26,7 +26,7 @@ class Counts:
     nowhere_worse: int
     elsewhere: int
     not_reached: int
-    alike: int
+    nowhere_worse_elsewhere: int
     diverged: int
     not_run: int
     figures: dict[str, dict[Standing, int]]
@@ -45,7 +45,7 @@ def count(comparisons: Sequence[Comparison]) -> Counts:
         sum(verdict.nowhere_worse for verdict in verdicts),
         sum(verdict.reached and not verdict.nowhere_worse for verdict in verdicts),
         sum(not verdict.reached for verdict in verdicts),
-        sum(verdict.alike is not None for verdict in verdicts),
+        sum(verdict.nowhere_worse_at is not None for verdict in verdicts),
         sum(row.missing == "diverged" for row in comparisons),
         sum(row.missing == "not run" for row in comparisons),
         {

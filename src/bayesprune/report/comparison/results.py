@@ -52,10 +52,11 @@ def read_own_recipe(results: Path) -> list[ResultRow]:
     for network in dict.fromkeys(network for network, _ in published_networks()):
         path = results / own_recipe_file(network)
         rows = read_result_rows(path) if exists(path) else []
-        if any(row.network != network for row in rows):
-            raise ResultsError(f"{path} has rows of another network than {network}: move them to a file of their own")
-        if any(row.recipe == PAPER for row in rows):
-            raise ResultsError(f"{path} has rows of the recipe 'paper', which belong into the files of their networks")
+        for number, row in enumerate(rows, start=1):
+            if row.network != network:
+                raise ResultsError(f"{path}, line {number} is of {row.network}: it belongs into {own_recipe_file(row.network)}")
+            if row.recipe == PAPER:
+                raise ResultsError(f"{path}, line {number} is of the recipe 'paper': it belongs into {row.network}-{row.dataset}.jsonl")
         found += rows
     recipes = sorted({row.recipe for row in found})
     if len(recipes) > 1:

@@ -5,7 +5,7 @@ speed-ups and memories that differ by no more than `SIZE_TOLERANCE` of the paper
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from bayesprune.experiments.published import PublishedRow
@@ -35,14 +35,14 @@ class Verdict:
         speedup: in FLOPs.
         memory: of the network.
         as_good: the point of the same method that is at least as good in both error and speed-up, if there is one.
-        alike: if the row is not reached, the point of the same method that is nowhere worse at another trade-off, if there is one.
+        nowhere_worse_at: if the row is not reached, the point of the same method at another trade-off that is nowhere worse, if any.
     """
 
     error: Standing
     speedup: Standing
     memory: Standing
     as_good: Point | None
-    alike: Point | None = None
+    nowhere_worse_at: Point | None
 
     @property
     def nowhere_worse(self) -> bool:
@@ -63,8 +63,9 @@ def judge(paper: PublishedRow, point: Point, others: Sequence[Point]) -> Verdict
         point: of ours at the same trade-off.
         others: all points of ours; those of other methods are left aside.
     """
-    verdict = Verdict(*_standings(paper, point), _as_good(paper, point, others))
-    return verdict if verdict.reached else replace(verdict, alike=_alike(paper, others))
+    standings, as_good = _standings(paper, point), _as_good(paper, point, others)
+    reached = Standing.WORSE not in standings or as_good is not None
+    return Verdict(*standings, as_good, None if reached else _nowhere_worse(paper, others))
 
 
 def error_standing(ours: float, papers: float) -> Standing:
@@ -103,10 +104,10 @@ def _as_good(paper: PublishedRow, point: Point, others: Sequence[Point]) -> Poin
     return point if point in good else min(good, key=lambda other: (other.error, -other.speedup), default=None)
 
 
-def _alike(paper: PublishedRow, others: Sequence[Point]) -> Point | None:
+def _nowhere_worse(paper: PublishedRow, others: Sequence[Point]) -> Point | None:
     """Of the points that are nowhere worse the one that is nearest in speed-up."""
-    alike = [other for other in others if other.method == paper.method and Standing.WORSE not in _standings(paper, other)]
-    return min(alike, key=lambda other: abs(other.speedup - paper.speedup), default=None)
+    found = [other for other in others if other.method == paper.method and Standing.WORSE not in _standings(paper, other)]
+    return min(found, key=lambda other: abs(other.speedup - paper.speedup), default=None)
 
 
 def _standings(paper: PublishedRow, point: Point) -> tuple[Standing, Standing, Standing]:

@@ -4,6 +4,7 @@ from bayesprune.report.comparison.counts import Counts, count
 from bayesprune.report.comparison.pairs import Comparison, NetworkComparison
 from bayesprune.report.comparison.points import Point, method_name
 from bayesprune.report.comparison.verdicts import ERROR_TOLERANCE, SIZE_TOLERANCE, Standing, Verdict
+from bayesprune.report.document.provenance import seconds_together
 from bayesprune.report.document.sheets import EMPTY, Cell, Sheet, number, sheet, tradeoff_cell, units_cell, words
 
 HOW_TO_READ = (
@@ -38,7 +39,7 @@ def summary_sheet(comparisons: list[NetworkComparison]) -> Sheet:
     for comparison in comparisons:
         for table, compared in (("main", comparison.main), ("all trade-offs", comparison.appendix)):
             counts = count(compared)
-            reached = (counts.nowhere_worse, counts.elsewhere, counts.not_reached, counts.alike)
+            reached = (counts.nowhere_worse, counts.elsewhere, counts.not_reached, counts.nowhere_worse_elsewhere)
             numbers = (counts.rows, *reached, counts.diverged, counts.not_run)
             rows.append([words(comparison.title), words(table), *(number(value, 0) for value in numbers), *_standings(counts)])
     headings = (
@@ -48,7 +49,7 @@ def summary_sheet(comparisons: list[NetworkComparison]) -> Sheet:
         "#reached",
         "#reached elsewhere",
         "#not reached",
-        "#of these alike elsewhere",
+        "#of these nowhere worse elsewhere",
         "#diverged",
         "#not run",
         "#error ▲\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}▼",
@@ -57,8 +58,8 @@ def summary_sheet(comparisons: list[NetworkComparison]) -> Sheet:
     )
     note = (
         "Reached: nowhere worse than the paper's row. Reached elsewhere: at least as good in both error and xFLOPs, most often at another "
-        "trade-off. Alike elsewhere: not reached, but nowhere worse at another trade-off. The last three columns count the figures that "
-        "are better, equal and worse."
+        "trade-off. Nowhere worse elsewhere: not reached, but another trade-off is within the tolerances. The last three columns count the "
+        f"figures that are better, equal and worse. {seconds_together([row for comparison in comparisons for row in comparison.rows])}"
     )
     return sheet("How many rows are reached", headings, rows, note)
 
@@ -71,7 +72,7 @@ def verdict_text(verdict: Verdict, point: Point) -> str:
         return "reached in error and xFLOPs"
     if verdict.as_good is not None:
         return f"reached by {_where(verdict.as_good)}"
-    return "not reached" if verdict.alike is None else f"not reached, but nowhere worse is {_where(verdict.alike)}"
+    return "not reached" if verdict.nowhere_worse_at is None else f"not reached, but nowhere worse is {_where(verdict.nowhere_worse_at)}"
 
 
 def _where(point: Point) -> str:

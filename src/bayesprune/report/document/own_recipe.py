@@ -43,7 +43,8 @@ def own_recipe_sheets(rows: Sequence[ResultRow]) -> list[Sheet]:
     for network in sorted({row.network for row in rows}):
         points = points_of([row for row in rows if row.network == network])
         targets = OWN_TARGETS.get(rows[0].recipe, {}).get(network, ())
-        sheets += [_target_sheet(network, points, targets), _points_sheet(network, points)]
+        sheets += [_target_sheet(network, points, targets)] if targets else []
+        sheets.append(_points_sheet(network, points))
     return sheets
 
 
@@ -61,7 +62,7 @@ def _target_sheet(network: str, points: Sequence[Point], targets: Sequence[Targe
     headings = ("#error %, wanted", "#xFLOPs, wanted", "ours", "#error %", "#xFLOPs", "#memory %", "#seeds", "beaten")
     note = (
         "Median error over seeds ± the standard error of the mean; beaten means fast enough, and below the target by more than that. "
-        "Which trade-off is to beat which target was chosen without the test images."
+        "Which trade-off is to beat which target was fixed before, on validation images or, on LeNet5-Caffe, by sizes alone."
     )
     return sheet(f"Targets on {network}", headings, lines, note)
 

@@ -25,14 +25,11 @@ def provenance_lines(rows: Sequence[ResultRow]) -> list[str]:
 def seconds_sheet(rows: Sequence[ResultRow]) -> Sheet:
     """How long the models of each method took, where a model has its share of the fleet that it was trained in."""
     lines = []
-    total = beginnings = 0.0
     for method in METHODS:
         own = [row for row in rows if row.method == method]
-        shares = [row.seconds / row.side_by_side for row in own if row.seconds is not None]
+        shares = _shares(own)
         if not shares:
             continue
-        first = sum(_first_epoch(row) / row.side_by_side for row in own)
-        total, beginnings = total + sum(shares), beginnings + first
         fleets = sorted({row.side_by_side for row in own})
         epochs = sorted({row.epochs for row in own if row.epochs is not None})
         lines.append(
@@ -43,22 +40,34 @@ def seconds_sheet(rows: Sequence[ResultRow]) -> Sheet:
                 Cell(_span(fleets), max(fleets)),
                 number(statistics.median(shares), 1),
                 number(sum(shares), 0),
-                number(first, 0),
+                number(sum(_first_epoch(row) for row in own), 0),
             ]
         )
     unit = "GPU seconds" if all(row.software["device"].startswith("cuda") for row in rows) else "Seconds"
-    note = (
-        "Of each method's own stage, without the stages before it. "
-        f"Seconds of a fleet are divided by its models. All {len(rows)} models together: {total:,.0f} seconds, of which {beginnings:,.0f} "
-        "in first epochs, where the step is compiled."
+    note = "Of each method's own stage, without the stages before it. Seconds of a fleet are divided by its models. " + seconds_together(
+        rows
     )
     headings = ("method", "#models", "#epochs", "#side by side", "#a model, median", "#all models", "#of these first epochs")
     return sheet(unit, headings, lines, note)
 
 
+def seconds_together(rows: Sequence[ResultRow]) -> str:
+    """How long all took, in a sentence."""
+    total, first = sum(_shares(rows)), sum(map(_first_epoch, rows))
+    return (
+        f"All {len(rows)} models together took {total:,.0f} seconds ({total / 60:.1f} minutes), of which {first:,.0f} in first epochs, "
+        "where the step is compiled on a GPU."
+    )
+
+
+def _shares(rows: Sequence[ResultRow]) -> list[float]:
+    """What each row has of the seconds of its fleet."""
+    return [row.seconds / row.side_by_side for row in rows if row.seconds is not None]
+
+
 def _first_epoch(row: ResultRow) -> float:
-    """The seconds of the first epoch of a row's fleet, as far as it says them."""
-    return row.history[0].seconds if row.history and row.history[0].epoch == 1 else 0.0
+    """What a row has of the seconds of its fleet's first epoch, as far as it says them."""
+    return row.history[0].seconds / row.side_by_side if row.history and row.history[0].epoch == 1 else 0.0
 
 
 def _span(values: Sequence[int]) -> str:

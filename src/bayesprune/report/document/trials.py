@@ -127,22 +127,16 @@ def _tuning_sheet(trials: Sequence[Trial]) -> Sheet:
 
 
 def _baseline_setting(fields: Fields) -> str:
-    if fields.has("prices"):
-        return f"prices {', '.join(_prices(fields))}"
+    if fields.text("method") == "l0":
+        return f"prices {', '.join(fields.texts('prices'))}"
     return f"length scale {fields.number('length_scale'):g}, entropy times {fields.number('entropy_weight'):g}"
-
-
-def _prices(fields: Fields) -> list[str]:
-    prices = fields.raw("prices")
-    if not isinstance(prices, list) or not all(isinstance(price, str) for price in prices):
-        fields.refuse(f"'prices' is not a list of texts but {prices!r}")
-    return prices
 
 
 def _is_chosen(fields: Fields) -> bool:
     """Whether these are the settings that `experiments/settings.py` has."""
-    if fields.has("prices"):
-        return _prices(fields) == [str(price) for price in LAYER_PRICES.get(fields.text("network"), ())]
+    if fields.text("method") == "l0":
+        prices = LAYER_PRICES.get(fields.text("network"))
+        return prices is not None and fields.texts("prices") == [str(price) for price in prices]
     chosen = hyperparameters(fields.text("network"), fields.text("method"), 1.0, 1)
     return all(fields.raw(name) == value for name, value in chosen.items())
 
