@@ -1,13 +1,14 @@
 """Fleets that start from the same pretrained networks, and the rows that come of them."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from bayesprune.data import Dataset
 from bayesprune.errors import DivergedError, InputError, RunFolderError
@@ -38,14 +39,21 @@ class Fleets:
         device: where.
         work: the folder for checkpoints.
         models: the folder for models that figures are drawn from; None to keep none.
-        watcher: is told of progress.
+        watch: who is told of the progress of a fleet in the stage of a method.
     """
 
     def __init__(
-        self, protocol: Protocol, common: RunConfig, data: Dataset, device: torch.device, work: Path, models: Path | None, watcher: Watcher
+        self,
+        protocol: Protocol,
+        common: RunConfig,
+        data: Dataset,
+        device: torch.device,
+        work: Path,
+        models: Path | None,
+        watch: Callable[[Fleet, str], Watcher],
     ) -> None:
         self.protocol, self.common, self.device = protocol, common, device
-        self.work, self.models, self.watcher = work, models, watcher
+        self.work, self.models, self.watch = work, models, watch
         self.whole = len(data.train)
         training, test = protocol.images or (self.whole, len(data.test))
         self.data = replace(data, train=data.train.first(training), test=data.test.first(test))
@@ -68,14 +76,14 @@ class Fleets:
     def forget(self, fleet: Fleet) -> None:
         """Remove the checkpoints of a fleet, once its rows are safe; other fleets need those of the pretrained networks."""
         if fleet.method != DENSE:
-            for method in {static_method(fleet.method), fleet.method}:
+            for method in fleet.methods:
                 shutil.rmtree(self._folder(fleet, method), ignore_errors=True)
 
     def _start(self, seed: int) -> StagedRun:
         """The pretrained network of a seed; all are pretrained together when the first is asked for."""
         if not self._pretrained:
             seeds = self.protocol.seeds
-            networks = [StagedRun(build_seeded(replace(self.common, seed=each), self.data).to(self.device)) for each in seeds]
+            networks = [StagedRun(self.network(each)) for each in seeds]
             fleet = Fleet(DENSE, DENSE, tuple((None, each) for each in seeds))
             self._pretrained = dict(zip(seeds, self._run(fleet, DENSE, networks), strict=True))
         return self._pretrained[seed]
@@ -86,10 +94,10 @@ class Fleets:
         runs = list(before)
         if not going:
             return runs
-        plans, models = [self._plan(method, *fleet.members[member]) for member in going], [before[member].model for member in going]
+        plans, models = [self.plan(method, *fleet.members[member]) for member in going], [before[member].model for member in going]
         store = self._store(fleet, method, {"members": [fleet.members[member] for member in going]}, plans)
         try:
-            after = run_stages(models, plans, self.training, self.test, F.cross_entropy, store, self.watcher)
+            after = run_stages(models, plans, self.training, self.test, F.cross_entropy, store, self.watch(fleet, method))
         except torch.cuda.OutOfMemoryError as error:
             fewer = f"the device has no memory for {len(models)} models side by side: give a smaller --side-by-side"
             raise InputError(fewer if len(models) > 1 else "the device has no memory for one model: choose another --device") from error
@@ -107,7 +115,12 @@ class Fleets:
         except RunFolderError as error:
             raise RunFolderError(f"{error}, or remove this one to train its models anew") from error
 
-    def _plan(self, method: str, tradeoff: str | None, seed: int) -> Plan:
+    def network(self, seed: int) -> nn.Module:
+        """The network of a seed before it has learned anything."""
+        return build_seeded(replace(self.common, seed=seed), self.data).to(self.device)
+
+    def plan(self, method: str, tradeoff: str | None, seed: int) -> Plan:
+        """What to do to a member in the stage of a method."""
         if method == DENSE:
             return Plan(DENSE, self.protocol.recipe, ("dense",), seed)
         asked = replace(self.common, method=method, seed=seed, tradeoff=None if tradeoff is None else tradeoff_value(tradeoff))
@@ -131,7 +144,7 @@ class Fleets:
             entry = Entry(method, tradeoff, seed)
             row = {"network": self.protocol.network, "dataset": self.protocol.dataset, **asdict(entry), **_outcome(runs[member])}
             if method != DENSE:
-                row[GATE_SETTINGS] = self._plan(method, tradeoff, seed).gate_settings()
+                row[GATE_SETTINGS] = self.plan(method, tradeoff, seed).gate_settings()
             if below is not None and member in more:
                 row["static_kept"] = below[member].results[-1]["kept"]
             rows[entry] = row | more.get(member, {}) | about

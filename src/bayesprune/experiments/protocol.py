@@ -85,10 +85,14 @@ class Fleet:
         return f"{methods}, {len(self.members)} models side by side" if len(self.members) > 1 else methods
 
     @property
+    def methods(self) -> tuple[str, ...]:
+        """Of its stages, one after the other."""
+        return ("bb", "dbb") if self.method == "dbb" else (self.method,)
+
+    @property
     def entries(self) -> list[Entry]:
         """The rows that come of it."""
-        methods = ("bb", "dbb") if self.method == "dbb" else (self.method,)
-        return [Entry(method, tradeoff, seed) for method in methods for tradeoff, seed in self.members]
+        return [Entry(method, tradeoff, seed) for method in self.methods for tradeoff, seed in self.members]
 
     def without(self, rows: Container[Entry]) -> "Fleet | None":
         """What is missing of it beside these rows; None if nothing is."""

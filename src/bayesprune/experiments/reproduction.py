@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from bayesprune.errors import InputError, ResultsError
 from bayesprune.experiments.fleets import Fleets
 from bayesprune.experiments.main_job import RunConfig, build_seeded, data_of
 from bayesprune.experiments.protocol import Entry, Protocol
+from bayesprune.experiments.rehearsal import Rehearsals
 from bayesprune.experiments.rows import read_result_rows
 from bayesprune.storage import exists, make_folder, write_rows
 from bayesprune.training.devices import usable_device
@@ -67,12 +69,12 @@ def run_reproduction(
     if fleets:
         where, data = usable_device(device), data_of(common)
         build_seeded(common, data)  # Refuses images that it cannot take, before the folder is bound to them.
-        with sole_use(places.work):
+        with sole_use(places.work), closing(Rehearsals(protocol, common, where, fleets, watcher)) as ahead:
             make_folder(places.rows.parent)
             write_rows(places.rows, in_order(protocol, rows_there(protocol, places.rows)))  # Where that fails, nothing should be trained.
             claim_folder(places.work, configuration)
             models = None if protocol.is_own else places.models
-            at_work = Fleets(protocol, common, data, where, places.work, models, watcher)
+            at_work = Fleets(protocol, common, data, where, places.work, models, ahead.watch)
             for number, fleet in enumerate(fleets, start=1):
                 watcher.say(f"{number} of {len(fleets)}: {fleet.title}")
                 trained = at_work.train(fleet)
