@@ -79,6 +79,18 @@ class Fleets:
             for method in fleet.methods:
                 shutil.rmtree(self._folder(fleet, method), ignore_errors=True)
 
+    def network(self, seed: int) -> nn.Module:
+        """The network of a seed before it has learned anything."""
+        return build_seeded(replace(self.common, seed=seed), self.data).to(self.device)
+
+    def plan(self, method: str, tradeoff: str | None, seed: int) -> Plan:
+        """What to do to a member in the stage of a method."""
+        if method == DENSE:
+            return Plan(DENSE, self.protocol.recipe, ("dense",), seed)
+        asked = replace(self.common, method=method, seed=seed, tradeoff=None if tradeoff is None else tradeoff_value(tradeoff))
+        plan = plan_of(asked, self.protocol.recipe, self.whole)
+        return replace(plan, stages=usual_stages(method)[-1:], share=len(self.data.train) / self.whole)
+
     def _start(self, seed: int) -> StagedRun:
         """The pretrained network of a seed; all are pretrained together when the first is asked for."""
         if not self._pretrained:
@@ -114,18 +126,6 @@ class Fleets:
             return RunStore(self._folder(fleet, method), {**members, **settings}, members)
         except RunFolderError as error:
             raise RunFolderError(f"{error}, or remove this one to train its models anew") from error
-
-    def network(self, seed: int) -> nn.Module:
-        """The network of a seed before it has learned anything."""
-        return build_seeded(replace(self.common, seed=seed), self.data).to(self.device)
-
-    def plan(self, method: str, tradeoff: str | None, seed: int) -> Plan:
-        """What to do to a member in the stage of a method."""
-        if method == DENSE:
-            return Plan(DENSE, self.protocol.recipe, ("dense",), seed)
-        asked = replace(self.common, method=method, seed=seed, tradeoff=None if tradeoff is None else tradeoff_value(tradeoff))
-        plan = plan_of(asked, self.protocol.recipe, self.whole)
-        return replace(plan, stages=usual_stages(method)[-1:], share=len(self.data.train) / self.whole)
 
     def _folder(self, fleet: Fleet, method: str) -> Path:
         return self.work / f"{method}-of-{fleet.name}"

@@ -37,7 +37,7 @@ from bayesprune.version import __version__
 
 SUMMARY = "summary.json"
 STAGE_RECIPES, GATE_SETTINGS = "stages", "gates"
-"""Where config.json keeps what the recipe's name meant when the run began."""
+"""Where config.json keeps what the recipe's name meant, and what the gates were set to, when the run began."""
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ class Price:
     """What L0 takes for a weight of a layer.
 
     Attributes:
-        value: times the number of training samples.
-        fixed: whether it is the same at all trade-offs, or a factor on them.
+        value: the price times the number of training samples, or a factor on the trade-off.
+        fixed: whether it is the same at all trade-offs.
     """
 
     value: float

@@ -16,8 +16,8 @@ from bayesprune.gates.contract import Gate, require_finite, require_positive, su
 _RAW_LOW, _RAW_HIGH = -20.0, 5.0
 
 
-def _held(mu: Tensor, log_sigma: Tensor) -> tuple[Tensor, Tensor]:
-    """mu and sigma, their raw values held within [-20, 5]."""
+def mu_and_sigma(mu: Tensor, log_sigma: Tensor) -> tuple[Tensor, Tensor]:
+    """The parameters of the normal, from raw values that are held within [-20, 5]."""
     return mu.clamp(_RAW_LOW, _RAW_HIGH), torch.exp(log_sigma.clamp(_RAW_LOW, _RAW_HIGH))
 
 
@@ -63,17 +63,17 @@ class StructuredBayesian(Gate):
         self.log_sigma = nn.Parameter(torch.full((num_units,), float(log_sigma_init)))
 
     def _held(self) -> tuple[Tensor, Tensor]:
-        return _held(self.mu, self.log_sigma)
+        return mu_and_sigma(self.mu, self.log_sigma)
 
     def kl(self) -> Tensor:
         return truncated_log_normal.kl_to_log_uniform(*self._held()).sum()
 
     @classmethod
     def divergences(cls, gates: Sequence[Gate]) -> list[Tensor]:
-        """All at once: the error functions in it are kernels of their own."""
+        """All at once."""
         if cls.kl is not StructuredBayesian.kl:
             return [gate.kl() for gate in gates]
-        return sums_by_gate(gates, ("mu", "log_sigma"), lambda *raw: truncated_log_normal.kl_to_log_uniform(*_held(*raw)))
+        return sums_by_gate(gates, ("mu", "log_sigma"), lambda *raw: truncated_log_normal.kl_to_log_uniform(*mu_and_sigma(*raw)))
 
     def signal_to_noise(self) -> Tensor:
         return truncated_log_normal.signal_to_noise(*self._held())

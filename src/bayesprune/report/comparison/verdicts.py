@@ -5,7 +5,7 @@ speed-ups and memories that differ by no more than `SIZE_TOLERANCE` of the paper
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from bayesprune.experiments.published import PublishedRow
@@ -42,7 +42,7 @@ class Verdict:
     speedup: Standing
     memory: Standing
     as_good: Point | None
-    nowhere_worse_at: Point | None
+    nowhere_worse_at: Point | None = None
 
     @property
     def nowhere_worse(self) -> bool:
@@ -63,9 +63,8 @@ def judge(paper: PublishedRow, point: Point, others: Sequence[Point]) -> Verdict
         point: of ours at the same trade-off.
         others: all points of ours; those of other methods are left aside.
     """
-    standings, as_good = _standings(paper, point), _as_good(paper, point, others)
-    reached = Standing.WORSE not in standings or as_good is not None
-    return Verdict(*standings, as_good, None if reached else _nowhere_worse(paper, others))
+    verdict = Verdict(*_standings(paper, point), _as_good(paper, point, others))
+    return verdict if verdict.reached else replace(verdict, nowhere_worse_at=_nowhere_worse(paper, others))
 
 
 def error_standing(ours: float, papers: float) -> Standing:

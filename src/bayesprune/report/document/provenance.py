@@ -44,8 +44,8 @@ def seconds_sheet(rows: Sequence[ResultRow]) -> Sheet:
             ]
         )
     unit = "GPU seconds" if all(row.software["device"].startswith("cuda") for row in rows) else "Seconds"
-    note = "Of each method's own stage, without the stages before it. Seconds of a fleet are divided by its models. " + seconds_together(
-        rows
+    note = (
+        f"Of each method's own stage, without the stages before it. Seconds of a fleet are divided by its models. {seconds_together(rows)}"
     )
     headings = ("method", "#models", "#epochs", "#side by side", "#a model, median", "#all models", "#of these first epochs")
     return sheet(unit, headings, lines, note)
