@@ -79,6 +79,21 @@ def test_candidates(tmp_path):
     assert f"about {expected:.2f} points" in sheet.note
 
 
+def test_candidates_of_one_name_and_different_settings(tmp_path):
+    rows = [
+        tried(error, speedup, stage, seed=seed, second_weights=[weight] * 3, kl_warmup=0.1 * (stage == "bb"))
+        for weight, error in ((0.2, 1.2), (0.4, 1.4))
+        for stage, speedup in (("bb", 8.0), ("dbb", 16.0))
+        for seed in range(2)
+    ]
+    (sheet,) = trial_sheets(write_results(tmp_path, rows, SEARCH))
+    gentle, less = texts(sheet)
+    assert gentle[0] == "divergence by gate in DBB 0.2-0.2-0.2, warm-up 0.1"
+    assert gentle[3:] == ["2", "1", "1.20 at 8.0x", "1.20 at 16.0x", ""]
+    assert less[3:] == ["2", "1", "1.40 at 8.0x", "1.40 at 16.0x", ""]
+    assert "4 models" in sheet.note
+
+
 @pytest.mark.parametrize(("speedup", "error"), [(10.0, 1.0), (20.0, 1.5), (40.0, 2.0), (9.9, None), (41.0, None)])
 def test_between_two_points(speedup, error):
     points = [Mean(4.0, 2.0, 40.0, 1), Mean(1.0, 1.0, 10.0, 1)]

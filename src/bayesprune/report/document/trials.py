@@ -18,13 +18,15 @@ from bayesprune.storage import exists
 
 TUNING, SEARCH = "tuning.jsonl", "recipe-search.jsonl"
 _COMPARED_AT = 30.0
-_IDENTITY = ("network", "method", "program", "name", "prices", "length_scale", "entropy_weight", "tradeoff", "seed", "epochs")
-"""What tells models apart; a model may have a row for each of its stages."""
 _USUAL: Mapping[str, Any] = {
     "weight_decay": 1e-4, "smoothing": 0.0, "confidence": 0.0, "consistency": 0.0, "gate_weights": [1.0, 1.0, 1.0], "rate": 1.0,
     "second_consistency": None, "in_proportion": False, "second_weights": [1.0, 1.0, 1.0], "schedule": "steps", "kl_warmup": 0.0,
 }  # fmt: skip
 """The paper's settings: what differs from them is named."""
+_CANDIDATE = ("program", "name", *(name for name in _USUAL if name not in ("schedule", "kl_warmup")))  # The last two are of the program.
+"""What tells candidates apart: those of one name may have different settings."""
+_IDENTITY = ("network", "method", "prices", "length_scale", "entropy_weight", *_CANDIDATE, "tradeoff", "seed", "epochs")
+"""What tells models apart; a model may have a row for each of its stages."""
 _NAMES = {
     "gate_weights": "divergence by gate",
     "rate": "rates times",
@@ -143,7 +145,7 @@ def _is_chosen(fields: Fields) -> bool:
 
 def _search_sheet(trials: Sequence[Trial]) -> Sheet:
     lines = []
-    for own in _grouped(trials, "program", "name"):
+    for own in _grouped(trials, *_CANDIDATE):
         bb, dbb = (means([trial for trial in own if trial.fields.text("stage") == stage]) for stage in ("bb", "dbb"))
         fields = own[0].fields
         there = error_at(dbb, _COMPARED_AT)
@@ -187,7 +189,7 @@ def _shown(value: Any) -> str:
 
 def _noise(trials: Sequence[Trial]) -> float:
     """The standard error of the mean over seeds of an error, of all groups together."""
-    groups = [[trial.error for trial in own] for own in _grouped(trials, "program", "name", "stage", "tradeoff")]
+    groups = [[trial.error for trial in own] for own in _grouped(trials, *_CANDIDATE, "stage", "tradeoff")]
     several = [errors for errors in groups if len(errors) > 1]
     return math.sqrt(fmean(variance(errors) / len(errors) for errors in several)) if several else math.inf
 
