@@ -99,6 +99,13 @@ FEW_HIDDEN = (0.4, 1.8, 0.6)
 FEW = Candidate("few hidden", consistency=0.5, gate_weights=FEW_HIDDEN)
 LIGHT = replace(FEW, name="light", consistency=1.0, second_consistency=0.3, weight_decay=3e-5)
 LIGHTER = Candidate("lighter, in proportion", weight_decay=1e-5, consistency=1.0, gate_weights=FEW_HIDDEN, in_proportion=True)
+
+
+def less_in_dbb(weight: float) -> Candidate:
+    """The lighter candidate with a factor below 1 on the divergences of the stage of DBB, which prunes little then."""
+    return replace(LIGHTER, name="lighter, less in DBB", second_weights=(weight, weight, weight))
+
+
 PROGRAMS = {
     "regularisers": Program(
         [
@@ -170,7 +177,26 @@ PROGRAMS = {
         tradeoffs=(0.5, 1.0, 3.5, 6.0),
         epochs=(300, 300),
         twice=True,
-        more=[(replace(LIGHTER, name="lighter, less in DBB", second_weights=(0.4, 0.4, 0.4)), (1.0,))],
+        more=[(less_in_dbb(0.4), (1.0,))],
+    ),
+    "gentler": Program(
+        [],
+        seeds=(0, 1, 2, 3, 4),
+        epochs=(300, 300),
+        twice=True,
+        more=[(less_in_dbb(0.2), (0.5, 1.0)), (less_in_dbb(0.4), (0.5,))],
+    ),
+    "longer, less regular": Program(
+        [
+            Candidate("paper, longer"),
+            replace(LIGHTER, name="lighter, no consistency", consistency=0.0),
+            replace(LIGHTER, name="lighter, consistency 0.2", consistency=0.2),
+            replace(LIGHTER, name="lighter, consistency 0.2, decay 1e-4", consistency=0.2, weight_decay=1e-4),
+            replace(LIGHTER, name="lighter, consistency 1 then 0", second_consistency=0.0),
+        ],
+        tradeoffs=(2.0,),
+        epochs=(300, 300),
+        twice=True,
     ),
     "cosine": Program([LIGHTER], tradeoffs=(1.0, 2.0, 3.5, 5.0), schedule="cosine", twice=True),
     "warm-up": Program([LIGHTER], tradeoffs=(1.0, 2.0, 3.5, 5.0), warmup=0.1, twice=True),

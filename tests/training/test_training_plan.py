@@ -7,7 +7,7 @@ from bayesprune.gates import METHODS
 from bayesprune.training import Plan, find_recipe, make_plan
 from bayesprune.training.plan import default_tradeoff, static_method
 
-PAPER, FAST = find_recipe("paper"), find_recipe("fast")
+PAPER, FAST, CONSISTENT = find_recipe("paper"), find_recipe("fast"), find_recipe("consistent")
 N = 60_000
 
 
@@ -60,6 +60,15 @@ def test_weights_of_single_gates():
     assert make_plan("bb", PAPER, N, tradeoff=2.0, gate_weights=(20.0, 8.0, 1.0)).kl_scale == (40.0, 16.0, 2.0)
     assert make_plan("bb", PAPER, N, kl_scale=0.5, gate_weights=(20.0, 8.0)).kl_scale == (10.0, 4.0)
     assert make_plan("bb", PAPER, N, kl_scale={"a": 1.0}, gate_weights=(20.0,)).kl_scale == {"a": 1.0}
+
+
+@pytest.mark.parametrize("tradeoff", [0.1, 1.0, 3.0, 4.0, 9.0])
+def test_weight_of_the_input_dependent_stage(tradeoff):
+    weights = (0.4, 1.8, 0.6)
+    assert make_plan("dbb", PAPER, N, tradeoff=tradeoff, gate_weights=weights).scale("dependent") == 1.0
+    plan = make_plan("dbb", CONSISTENT, N, tradeoff=tradeoff, gate_weights=weights)
+    assert plan.scale("dependent") == pytest.approx(min(1.0, 0.25 * tradeoff))
+    assert plan.scale("pruned") == tuple(tradeoff * weight for weight in weights)
 
 
 def test_own_hyperparameters_win():

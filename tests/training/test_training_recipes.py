@@ -69,6 +69,7 @@ def test_bad_epochs(epochs):
     [{name: value} for name in ("lr", "gate_speed") for value in (0.0, -1e-3, math.nan, math.inf)]
     + [{"weight_decay": value} for value in (-1e-4, math.nan, math.inf)]
     + [{"kl_warmup": value} for value in (-0.1, 1.1, math.nan)]
+    + [{"kl_by_tradeoff": value} for value in (0.0, -0.1, math.nan, math.inf)]
     + [{"schedule": "cosin"}],
     ids=str,
 )

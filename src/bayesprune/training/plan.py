@@ -51,8 +51,9 @@ class Plan:
             raise InputError(f"precision is {' or '.join(PRECISIONS)}, not '{self.precision}'")
 
     def scale(self, stage: StageName) -> KLScale:
-        """Factors on the divergence in a stage; the input-dependent one weighs it once, whatever the trade-off."""
-        scale = self.kl_scale if stage == "pruned" else 1.0
+        """Factors on the divergence in a stage; the input-dependent one weighs it at most once, whatever the trade-off."""
+        slope = self.recipe.stages[stage].kl_by_tradeoff
+        scale = self.kl_scale if stage == "pruned" else 1.0 if slope is None else min(1.0, slope * self.strength)
         if isinstance(scale, Mapping):
             return {name: self.share * factor for name, factor in scale.items()}
         return tuple(self.share * factor for factor in scale) if isinstance(scale, Sequence) else self.share * scale
