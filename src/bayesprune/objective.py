@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -74,6 +75,27 @@ def disagreement(logits: Tensor) -> Tensor:
     """
     first, second = F.log_softmax(logits, dim=-1).chunk(2)
     return 0.5 * ((first.exp() - second.exp()) * (first - second)).sum(-1).mean()
+
+
+def uphill(gradient: Tensor, distance: Tensor) -> Tensor:
+    """A step for each input in the direction in which its loss rises fastest: distance g / |g|, and none where the gradient is zero.
+
+    What a model predicts there should be what it predicts for the input itself (virtual adversarial training). The direction is that of the
+    loss with the labels, one step of it, instead of a power iteration on the divergence.
+
+    Args:
+        gradient: of the loss, one for each input.
+        distance: Euclidean, one for each input.
+
+    References:
+        Goodfellow et al., "Explaining and Harnessing Adversarial Examples", 2015; Miyato et al., "Virtual Adversarial Training", 2017,
+        equation 4, for the Euclidean norm.
+    """
+    flat = gradient.flatten(1)
+    tiny = torch.finfo(flat.dtype).tiny
+    largest = flat.abs().amax(dim=1, keepdim=True).clamp_min(tiny)  # The squares of small numbers would vanish.
+    direction = F.normalize(flat / largest, dim=1, eps=tiny)
+    return (distance[:, None] * direction).view_as(gradient)
 
 
 def linear_warmup(step: int, warmup_steps: int) -> float:

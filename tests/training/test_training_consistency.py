@@ -23,6 +23,8 @@ from bayesprune.training.store import NoStore
 from bayesprune.training.trainer import StageTrainer
 from bayesprune.training.watching import Silent
 
+LATER = ("consistency", "perturbation", "kl_by_tradeoff")
+
 
 class Untouched(Silent):
     """Nothing may be trained."""
@@ -70,7 +72,8 @@ def test_objective_by_hand():
     x, y = torch.rand(4, 1, 3, 3), torch.tensor([1, 2, 3, 4])
     weights = torch.tensor([0.1, 0.2, 0.3])
     torch.manual_seed(5)
-    found = objective(F.cross_entropy, "cpu", torch.float32, model, x, y, weights, torch.tensor(0.7))
+    twice = torch.cat([x, x]), torch.cat([y, y])
+    found = objective(F.cross_entropy, "cpu", torch.float32, model, *twice, weights, torch.tensor(0.7))
     torch.manual_seed(5)
     logits = model(torch.cat([x, x]))
     divergence = sum(weight * gate.kl() for weight, gate in zip(weights, gates(model).values(), strict=True))
@@ -180,14 +183,15 @@ def test_refused(value):
 
 def test_written_as_before_where_it_is_not_used():
     assert PAPER.stages["pruned"].written() == {
-        key: value for key, value in dataclasses.asdict(PAPER.stages["pruned"]).items() if key not in ("consistency", "kl_by_tradeoff")
+        key: value for key, value in dataclasses.asdict(PAPER.stages["pruned"]).items() if key not in LATER
     }
-    assert CONSISTENT.stages["dependent"].written() == dataclasses.asdict(CONSISTENT.stages["dependent"])
+    everything = StageRecipe(epochs=1, consistency=1.0, perturbation=0.5, kl_by_tradeoff=0.25)
+    assert everything.written() == dataclasses.asdict(everything)
 
 
 def test_steps_take_it_from_the_recipe(monkeypatch):
     seen = []
     before = Step.__init__
-    monkeypatch.setattr(Step, "__init__", lambda self, *arguments: (seen.append(arguments[-1]), before(self, *arguments))[1])
-    StageTrainer([small()], batches(), StageRecipe(epochs=1, consistency=0.3), F.cross_entropy)
-    assert seen == [[0.3]]
+    monkeypatch.setattr(Step, "__init__", lambda self, *arguments: (seen.append(arguments[-2:]), before(self, *arguments))[1])
+    StageTrainer([small()], batches(), StageRecipe(epochs=1, consistency=0.3, perturbation=0.5), F.cross_entropy)
+    assert seen == [([0.3], [0.5])]

@@ -27,6 +27,8 @@ class StageRecipe:
         consistency: weight in the loss of how far two predictions, with two draws of the masks, are apart (R-Drop). Every batch is then
             shown twice in a step, which costs up to twice the time. For classification. In the input-dependent stage it is divided by
             the trade-off's factor, if that is above 1.
+        perturbation: how far, as a Euclidean distance between inputs as the network sees them, each input of the second showing is moved
+            to where its loss is greater (adversarial training), which costs another pass. With zero, the default, it is not moved.
         kl_by_tradeoff: of the input-dependent stage: its divergence has this weight times the trade-off's factor, at most 1, so that a
             weak trade-off prunes little per input too; None for 1 whatever the trade-off, as in the paper.
     """
@@ -38,6 +40,7 @@ class StageRecipe:
     schedule: Literal["steps", "cosine"] = "steps"
     kl_warmup: float = 0.0
     consistency: float = 0.0
+    perturbation: float = 0.0
     kl_by_tradeoff: float | None = None
 
     def __post_init__(self) -> None:
@@ -47,7 +50,7 @@ class StageRecipe:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise InputError(f"{name} must be a finite number above zero, not {value}")
-        for name in ("weight_decay", "consistency"):
+        for name in ("weight_decay", "consistency", "perturbation"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise InputError(f"{name} must be finite and not negative, not {value}")
@@ -58,9 +61,14 @@ class StageRecipe:
         if self.schedule not in ("steps", "cosine"):
             raise InputError(f"schedule is 'steps' or 'cosine', not '{self.schedule}'")
 
+    @property
+    def shows_twice(self) -> bool:
+        """Whether every batch is shown twice in a step."""
+        return self.consistency > 0 or self.perturbation > 0
+
     def written(self) -> dict[str, Any]:
         """As it is written down: what earlier versions did not have, only where it is used."""
-        later = ("consistency", "kl_by_tradeoff")
+        later = ("consistency", "perturbation", "kl_by_tradeoff")
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in later or value}
 
     def rate_factor(self, progress: float) -> float:

@@ -20,7 +20,7 @@ from bayesprune.training.plan import PRECISIONS, Plan, static_method
 from bayesprune.training.rank_batches import RankBatches
 from bayesprune.training.recipes import StageName
 from bayesprune.training.sources import BatchSource, first_batch, first_inputs
-from bayesprune.training.step import check_classes
+from bayesprune.training.step import check_classes, check_movable
 from bayesprune.training.store import RunStore, StageRecord
 from bayesprune.training.trainer import StageTrainer, load_members
 from bayesprune.training.watching import Watcher
@@ -70,8 +70,9 @@ def run_stages(
         DivergedError: the loss of the only model became NaN or infinite.
     """
     _check_plans(plans)
-    if any(plan.consistency(stage) for plan in plans for stage in plan.stages):
-        _check_consistency(training)
+    recipes = [plans[0].recipe.stages[stage] for stage in plans[0].stages]
+    if any(recipe.shows_twice for recipe in recipes):
+        _check_pairs(training, any(recipe.perturbation for recipe in recipes))
     runs = [StagedRun(model) for model in models]
     rows: list[dict[str, Any]] = []
     for stage in plans[0].stages:
@@ -113,11 +114,14 @@ def _check_plans(plans: Sequence[Plan]) -> None:
             raise InputError("models that are trained side by side have the same method, stages, recipe and precision")
 
 
-def _check_consistency(training: BatchSource) -> None:
-    """Whether these batches can be trained on with consistency, before the first stage rather than after it."""
+def _check_pairs(training: BatchSource, moved: bool) -> None:
+    """Whether these batches can be shown twice and compared, before the first stage rather than after it."""
     if isinstance(training, RankBatches):
         raise InputError("a recipe with consistency is for one process: start without torchrun, or choose another recipe")
-    check_classes(first_batch(training)[1])
+    inputs, targets = first_batch(training)
+    check_classes(targets)
+    if moved:
+        check_movable(inputs)
 
 
 def _prepare(model: nn.Module, stage: StageName, plan: Plan, training: BatchSource) -> nn.Module:

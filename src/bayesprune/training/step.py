@@ -11,7 +11,7 @@ from bayesprune.errors import InputError
 from bayesprune.gates import gates
 from bayesprune.gates.collection import divergences
 from bayesprune.noise import NoiseKeys
-from bayesprune.objective import disagreement
+from bayesprune.objective import disagreement, uphill
 from bayesprune.training.evaluation import LossFunction
 from bayesprune.training.members import Members
 
@@ -31,6 +31,7 @@ class Step:
         rate_factors: on the learning rates of each member.
         precision: the type to compute layers in.
         consistency: for each member the weight of the disagreement between two draws of the masks; see ``StageRecipe``.
+        perturbation: for each member how far the second of the two inputs is moved; see ``StageRecipe``.
     """
 
     def __init__(
@@ -44,12 +45,15 @@ class Step:
         rate_factors: Sequence[float] | None = None,
         precision: torch.dtype = torch.float32,
         consistency: Sequence[float] = (),
+        perturbation: Sequence[float] = (),
     ) -> None:
         self.members = members
         device = next(iter(members.parameters.values())).device
         self.weights = divergence_weights.to(device)
         self.factors = None if rate_factors is None or set(rate_factors) == {1.0} else torch.tensor(rate_factors, device=device)
-        self.consistency = torch.tensor(consistency, device=device) if any(consistency) else torch.zeros(len(members), 0, device=device)
+        self.none = torch.zeros(len(members), 0, device=device)
+        self.perturbation = torch.tensor(perturbation, device=device) if any(perturbation) else self.none
+        self.consistency = torch.tensor(consistency, device=device) if any((*consistency, *perturbation)) else self.none
         self.objective = members.vectorised(partial(objective, loss, device.type, precision))
         self.keys = NoiseKeys(members.first, seeds, device)
         if not members.alone:
@@ -77,7 +81,22 @@ class Step:
         """The objective of every member for its batch."""
         self.keys.set(self.key_table.index_select(0, self.position)[0])
         weights = self.weights * self.warmup_table.index_select(0, self.position)
+        if self.consistency.numel():
+            second = self._moved(inputs, targets, weights) if self.perturbation.numel() else inputs
+            inputs, targets = torch.cat([inputs, second], dim=1), torch.cat([targets, targets], dim=1)
         return self.objective(inputs, targets, weights, self.consistency)  # type: ignore[no-any-return]
+
+    def _moved(self, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """The inputs, moved to where their loss is greater. Finding out where leaves no trace in running statistics."""
+        check_movable(inputs)
+        before = [buffer.clone() for buffer in self.members.buffers.values()]
+        here = inputs.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(self.objective(here, targets, weights, self.none).sum(), here)
+        with torch.no_grad():
+            for buffer, value in zip(self.members.buffers.values(), before, strict=True):
+                buffer.copy_(value)
+        distances = self.perturbation[:, None].expand(inputs.shape[:2])
+        return inputs + uphill(gradient.flatten(0, 1), distances.flatten()).view_as(inputs)
 
     def whole(self, inputs: Tensor) -> Tensor:
         """The inputs of the batch that ``losses`` was given a part of: here, all of it."""
@@ -128,10 +147,8 @@ def objective(
         inputs: of the batch.
         targets: of the batch.
         weights: on the divergence of each gate: its scale over the number of data.
-        consistency: unless it is empty, the batch is shown twice, and this is the weight of the disagreement of the two predictions.
+        consistency: unless it is empty, the batch is there twice, and this is the weight of the disagreement of the two predictions.
     """
-    if consistency.numel():
-        inputs, targets = torch.cat([inputs, inputs]), torch.cat([targets, targets])
     with torch.autocast(device, precision, enabled=precision != torch.float32):
         outputs = model(inputs)
     outputs = outputs if precision == torch.float32 else outputs.float()
@@ -148,3 +165,10 @@ def check_classes(targets: Any, outputs: Any = None) -> None:
     classes = isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point()
     if not classes or not (outputs is None or (isinstance(outputs, Tensor) and outputs.ndim == 2)):
         raise InputError("a recipe with consistency is for classification: outputs of shape (batch, classes) and whole numbers as targets")
+
+
+def check_movable(inputs: Any) -> None:
+    """Refuse inputs that a recipe with a perturbation cannot be used with."""
+    if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
+        what = inputs.dtype if isinstance(inputs, Tensor) else type(inputs).__name__
+        raise InputError(f"a recipe with a perturbation moves every input a little: inputs are floating-point tensors then, not {what}")

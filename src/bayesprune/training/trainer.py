@@ -55,6 +55,7 @@ class StageTrainer:
         seeds: of this stage, for each of the models.
         rate_factors: on the learning rates, for each of the models.
         consistency: its weight, for each of the models; by default the recipe's.
+        perturbation: how far inputs are moved, for each of the models; by default the recipe's.
         precision: the type to compute layers in.
         captured: run as one program on a GPU; by default wherever that is possible.
         shrink: take units that are pruned and stay so out of the models while they are trained.
@@ -71,6 +72,7 @@ class StageTrainer:
         seeds: Sequence[int] | None = None,
         rate_factors: Sequence[float] | None = None,
         consistency: Sequence[float] | None = None,
+        perturbation: Sequence[float] | None = None,
         precision: torch.dtype = torch.float32,
         captured: bool | None = None,
         shrink: bool = False,
@@ -84,6 +86,7 @@ class StageTrainer:
         self.device = next(models[0].parameters()).device
         self.kl_scales, self.rate_factors, self.precision = kl_scales, rate_factors, precision
         self.consistency = [recipe.consistency] * len(models) if consistency is None else list(consistency)
+        self.perturbation = [recipe.perturbation] * len(models) if perturbation is None else list(perturbation)
         self._train_together(models)
         possible = self.device.type == "cuda" and isinstance(source, TensorBatches) and source.n_data >= source.batch_size
         self.captures = possible if captured is None else captured and possible
@@ -106,8 +109,8 @@ class StageTrainer:
         for group in groups:
             group["lr"] *= self.recipe.gate_speed if group["name"] == "gates" else 1.0
         weights = _divergence_weights(models, self.kl_scales, self.source.n_data)
-        about = (weights, groups, self.seeds, len(self.source), self.rate_factors, self.precision, self.consistency)
-        self.step = step_for(self.source, self.members, self.loss, *about)
+        about = (weights, groups, self.seeds, len(self.source), self.rate_factors, self.precision)
+        self.step = step_for(self.source, self.members, self.loss, *about, self.consistency, self.perturbation)
         self.step.keys.release()
         self._program: CapturedEpoch | None = None
         freezing = any(gate.freezes_batch_norm for gate in gates(self.first).values())
