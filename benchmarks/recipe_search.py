@@ -25,7 +25,7 @@ from bayesprune.models.lenet import LeNet500300
 from bayesprune.noise import derive_seed
 from bayesprune.objective import disagreement
 from bayesprune.storage import append_row, make_folder
-from bayesprune.training.evaluation import measure_members
+from bayesprune.training.evaluation import LossFunction, measure_members
 from bayesprune.training.recipes import PAPER, StageRecipe
 from bayesprune.training.trainer import StageTrainer
 
@@ -48,6 +48,7 @@ class Candidate:
         in_proportion: divide the consistency of the stage of DBB by the trade-off, if that is above 1, as the recipes do.
         second_weights: on the divergences of the three gates in the stage of DBB.
         rate: factor on all learning rates.
+        perturbation: how far the second showing of an image is moved to where its loss is greater.
     """
 
     name: str
@@ -60,6 +61,14 @@ class Candidate:
     in_proportion: bool = False
     second_weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
     rate: float = 1.0
+    perturbation: float = 0.0
+
+    def consistency_in(self, stage: str, gamma: float) -> float:
+        """The weight of consistency in a stage."""
+        if stage == "bb":
+            return self.consistency
+        weight = self.consistency if self.second_consistency is None else self.second_consistency
+        return weight / max(gamma, 1.0) if self.in_proportion else weight
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,8 @@ class Program:
         epochs: of BB and of DBB.
         schedule: of both.
         warmup: share of BB over which the divergence's weight rises.
-        twice: show every image twice, with two draws of the gates, as consistency needs it.
+        twice: show every image twice, with two draws of the gates, as consistency and perturbation need it.
+        gate_speed: factor on the gates' learning rates, for short stages.
         more: further candidates, each at trade-offs of its own.
     """
 
@@ -84,7 +94,21 @@ class Program:
     schedule: Literal["steps", "cosine"] = "steps"
     warmup: float = 0.0
     twice: bool = False
+    gate_speed: float = 1.0
     more: Sequence[tuple[Candidate, Sequence[float]]] = ()
+
+    @property
+    def moves(self) -> bool:
+        """Whether images are moved, which is up to the trainer: then candidates differ in nothing that the trainer does not know of."""
+        return any(candidate.perturbation for candidate, *_ in self.tried())
+
+    @property
+    def weight_decay(self) -> float:
+        """That the trainer is told: zero where every candidate's loss has its own."""
+        if not self.moves:
+            return 0.0
+        (common,) = {(each.weight_decay, each.smoothing, each.confidence) for each, *_ in self.tried()}
+        return common[0]
 
     def tried(self) -> list[tuple[Candidate, float, int]]:
         """Candidate, trade-off and seed of every model."""
@@ -259,72 +283,84 @@ class Averages:
             mean.copy_(last)
 
 
-def search(name: str, program: Program, data: Dataset, pretrained: dict[int, nn.Module], device: torch.device) -> Iterator[dict[str, Any]]:
-    """The rows of a program."""
+Tried = tuple[Candidate, float, int]
+
+
+def search(
+    name: str, program: Program, tried: Sequence[Tried], data: Dataset, pretrained: dict[int, nn.Module], device: torch.device
+) -> Iterator[dict[str, Any]]:
+    """The rows of some models of a program, trained side by side; a single one shrinks on a processor."""
     training, validation = batches_of(data, PAPER, device)
-    tried = program.tried()
-    models = []
+    models: list[nn.Module] = []
     for candidate, _, seed in tried:
-        model = TriedLeNet(candidate, program.twice).to(device)
+        model = (LeNet500300() if program.moves else TriedLeNet(candidate, program.twice)).to(device)
         model.load_state_dict({**model.state_dict(), **pretrained[seed].state_dict()})
         models.append(sparsify(model, "bb"))
     scales = [tuple(gamma * weight for weight in candidate.gate_weights) for candidate, gamma, _ in tried]
     for stage in ("bb", "dbb"):
+        consistency = [candidate.consistency_in(stage, gamma) for candidate, gamma, _ in tried]
         if stage == "dbb":
-            models = [_dependent(model, candidate, gamma) for model, (candidate, gamma, _) in zip(models, tried, strict=True)]
+            models = [make_dependent(model) for model in models]
             scales = [candidate.second_weights for candidate, *_ in tried]
+        for model, weight in zip(models, consistency, strict=True):
+            if isinstance(model, TriedLeNet):
+                model.settings[-1] = weight
         recipe = StageRecipe(
-            epochs=program.epochs[stage == "dbb"], weight_decay=0.0, schedule=program.schedule, kl_warmup=program.warmup * (stage == "bb")
+            epochs=program.epochs[stage == "dbb"],
+            gate_speed=program.gate_speed,
+            weight_decay=program.weight_decay,
+            schedule=program.schedule,
+            kl_warmup=program.warmup * (stage == "bb"),
         )
-        for row in _stage(stage, models, recipe, tried, scales, training, validation):
+        loss = F.cross_entropy if program.moves else candidate_loss
+        for row in _stage(stage, models, recipe, tried, scales, consistency if program.moves else None, loss, training, validation):
             yield {"benchmark": "recipe_search", "program": name, "twice": program.twice, **row}
         print(f"{name}, {stage}: {len(models)} models, {row['seconds']:.0f} s", flush=True)
-
-
-def _dependent(model: nn.Module, candidate: Candidate, gamma: float) -> nn.Module:
-    """The model as the second stage finds it."""
-    dependent = make_dependent(model)
-    assert isinstance(dependent, TriedLeNet)
-    if candidate.second_consistency is not None:
-        dependent.settings[-1] = candidate.second_consistency
-    if candidate.in_proportion:
-        dependent.settings[-1] /= max(gamma, 1.0)
-    return dependent
 
 
 def _stage(
     stage: str,
     models: list[nn.Module],
     recipe: StageRecipe,
-    tried: list[tuple[Candidate, float, int]],
+    tried: Sequence[Tried],
     scales: Any,
+    consistency: Sequence[float] | None,
+    loss: LossFunction,
     training: TensorBatches,
     validation: TensorBatches,
 ) -> Iterator[dict[str, Any]]:
+    shrink = len(models) == 1 and next(models[0].parameters()).device.type == "cpu"
     trainer = StageTrainer(
         models,
         training,
         recipe,
-        candidate_loss,
+        loss,
         kl_scales=scales,
         seeds=[derive_seed(seed, stage) for *_, seed in tried],
         rate_factors=[candidate.rate for candidate, *_ in tried],  # All ones cost nothing.
+        consistency=consistency,
+        perturbation=[candidate.perturbation for candidate, *_ in tried],
+        shrink=shrink,
     )
-    averages = Averages(trainer)
+    averages = None if shrink else Averages(trainer)
     started = time.perf_counter()
     while not trainer.finished:
         trainer.train_epoch(lambda _loss: None)
-        averages.look()
-    last = measure_members(trainer.members, validation, candidate_loss)
-    averages.swap()
-    averaged = measure_members(trainer.members, validation, candidate_loss)
-    averages.swap()
+        if averages is not None:
+            averages.look()
+    last = measure_members(trainer.members, validation, loss, trainer.models[0])
+    averaged = last
+    if averages is not None:
+        averages.swap()
+        averaged = measure_members(trainer.members, validation, loss)
+        averages.swap()
     trainer.write_back()
     seconds = time.perf_counter() - started
     for (candidate, gamma, seed), end, mean in zip(tried, last, averaged, strict=True):
         about = {"stage": stage, "tradeoff": gamma, "seed": seed, **asdict(recipe), **asdict(candidate)}  # Those of the loss come last.
         outcome = {"validation_error": end["error"], "kept": end["kept"], "speedup": end["speedup"]}
-        outcome |= {"averaged_error": mean["error"], "averaged_kept": mean["kept"], "averaged_speedup": mean["speedup"]}
+        if averages is not None:
+            outcome |= {"averaged_error": mean["error"], "averaged_kept": mean["kept"], "averaged_speedup": mean["speedup"]}
         yield {**about, **outcome, "seconds": round(seconds, 1), **surroundings(trainer.device)}
 
 
@@ -348,14 +384,21 @@ def main() -> None:
     parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rows", type=Path, required=True, help="append raw numbers to this JSONL file")
+    parser.add_argument("--pretraining", type=int, default=100, help="epochs of the networks that all start from")
+    parser.add_argument("--first", type=int, default=0, help="of the models that are trained one by one: begin with this one")
+    parser.add_argument("--of", type=int, default=1, help="and take one of so many; for several processes")
     arguments = parser.parse_args()
     make_folder(arguments.rows.parent)
     device, data = torch.device(arguments.device), load_dataset("mnist", None).for_tuning(VALIDATION)
     seeds = sorted({seed for name in arguments.programs for seed in PROGRAMS[name].seeds})
-    pretrained = pretrain(data, seeds, 100, device)
+    pretrained = pretrain(data, seeds, arguments.pretraining, device)
     for name in arguments.programs:
-        for row in search(name, PROGRAMS[name], data, pretrained, device):
-            append_row(arguments.rows, row)
+        program = PROGRAMS[name]
+        # On a processor models are trained one by one: side by side none could shrink below the widest.
+        fleets = [[each] for each in program.tried()] if device.type == "cpu" else [program.tried()]
+        for fleet in fleets[arguments.first :: arguments.of]:
+            for row in search(name, program, fleet, data, pretrained, device):
+                append_row(arguments.rows, row)
 
 
 if __name__ == "__main__":

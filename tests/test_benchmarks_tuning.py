@@ -112,9 +112,9 @@ def test_candidates_may_have_tradeoffs_of_their_own():
     assert tried[8:] == [("light", 0.5, 0), ("light", 0.5, 1)]
 
 
-def searched(data):
+def searched(data, program=PROGRAM):
     data = data.for_tuning(100)
-    return timeless(recipe_search.search("small", PROGRAM, data, recipe_search.pretrain(data, (0,), 1, CPU), CPU))
+    return timeless(recipe_search.search("small", program, program.tried(), data, recipe_search.pretrain(data, (0,), 1, CPU), CPU))
 
 
 def test_recipes_are_searched_on_validation_images(whole):
@@ -129,6 +129,20 @@ def test_recipes_are_searched_on_validation_images(whole):
     others = searched(mislabelled(whole))
     assert [row["validation_error"] for row in others] != [row["validation_error"] for row in rows]
     assert [row["kept"] for row in others[:2]] == [row["kept"] for row in rows[:2]]
+
+
+def test_images_are_moved_by_the_trainer(whole, monkeypatch):
+    told, trainer = [], recipe_search.StageTrainer
+    monkeypatch.setattr(recipe_search, "StageTrainer", lambda *given, **named: (told.append(named), trainer(*given, **named))[1])
+    light = recipe_search.Candidate("still", weight_decay=1e-5, consistency=1.0, second_consistency=0.5, in_proportion=True)
+    program = replace(PROGRAM, candidates=[light, replace(light, name="moved", perturbation=2.0)], tradeoffs=(4.0,), gate_speed=5.0)
+    rows = searched(whole, program)
+    assert [(row["name"], row["stage"]) for row in rows] == [(name, stage) for stage in ("bb", "dbb") for name in ("still", "moved")]
+    assert [row["perturbation"] for row in rows] == [0.0, 2.0] * 2
+    assert all(row["weight_decay"] == 1e-5 and row["gate_speed"] == 5.0 for row in rows)
+    assert [(each["consistency"], each["perturbation"]) for each in told[1:]] == [([1.0, 1.0], [0.0, 2.0]), ([0.125, 0.125], [0.0, 2.0])]
+    with pytest.raises(ValueError, match="too many values"):
+        searched(whole, replace(program, candidates=[*program.candidates, replace(light, smoothing=0.1)]))
 
 
 def test_searching_never_looks_at_the_test_images(untouchable, monkeypatch, tmp_path):

@@ -20,6 +20,7 @@ QUICK = Recipe(
 _QUICK_IMAGES = (5_000, 1_000)
 SEEDS = (0, 1, 2)
 OWN_SEEDS = (0, 1, 2, 3, 4)
+OWN_PREFIX = "own-recipe-"
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class Protocol:
     @property
     def name(self) -> str:
         """Of its files: rows of the paper's protocol are never mixed with others."""
-        return own_name(self.network) if self.is_own else f"{self.network}-{self.dataset}"
+        return own_name(self.recipe.name, self.network) if self.is_own else f"{self.network}-{self.dataset}"
 
     @property
     def is_own(self) -> bool:
@@ -207,9 +208,9 @@ def own_protocol(network: str, recipe: str, seeds: Sequence[int] | None = None) 
     return replace(published, recipe=own, tradeoffs=tradeoffs, methods=tuple(tradeoffs))
 
 
-def own_name(network: str) -> str:
+def own_name(recipe: str, network: str) -> str:
     """What files with rows of a recipe of our own on a network are called."""
-    return f"own-recipe-{network}"
+    return f"{OWN_PREFIX}{recipe}-{network}"
 
 
 def _weakest(values: tuple[str | None, ...]) -> tuple[str | None, ...]:

@@ -7,7 +7,7 @@ from bayesprune.errors import ResultsError
 from bayesprune.experiments import protocol
 from bayesprune.experiments.published import METHODS, published_networks, tradeoff_value
 from bayesprune.experiments.rows import ResultRow, read_result_rows
-from bayesprune.storage import exists, is_folder
+from bayesprune.storage import exists, files_in, is_folder
 from bayesprune.training import recipes
 
 PAPER, QUICK = recipes.PAPER.name, protocol.QUICK.name
@@ -26,47 +26,50 @@ def read_results(results: Path) -> dict[tuple[str, str], list[ResultRow]]:
     found = {}
     for network, dataset in published_networks():
         path = results / f"{network}-{dataset}.jsonl"
-        rows = read_result_rows(path) if exists(path) else []
-        for number, row in enumerate(rows, start=1):
-            if (row.network, row.dataset) != (network, dataset):
-                raise ResultsError(f"{path}, line {number} is of {row.network} on {row.dataset}: it belongs into another file")
-            if row.recipe not in (PAPER, QUICK):
-                raise ResultsError(f"{path}, line {number} is of the recipe '{row.recipe}': only 'paper' is compared with the paper")
+        rows = _rows_of(path, network, dataset, (PAPER, QUICK))
         if len({row.recipe for row in rows}) > 1:
             raise ResultsError(f"{path} has rows of the recipes '{PAPER}' and '{QUICK}': move those of '{QUICK}' to a folder of their own")
         if rows:
-            found[network, dataset] = as_in_tables(rows)
+            found[network, dataset] = rows
     if not found:
         names = ", ".join(f"{network}-{dataset}.jsonl" for network, dataset in published_networks())
         raise ResultsError(f"there are no rows in {results}: expected some in {names}")
     return found
 
 
-def read_own_recipe(results: Path) -> list[ResultRow]:
-    """The rows of our own recipe, of all networks; none if there are no such files.
+def read_own_recipes(results: Path) -> dict[str, list[ResultRow]]:
+    """The rows of our own recipes, each with those of all networks; nothing if there are no such files.
 
     Raises:
-        ResultsError: they are damaged, of another network or of the paper's recipe, or there are several recipes.
+        ResultsError: they are damaged, of another network or recipe, or a file is of no recipe that there is.
     """
-    found = []
-    for network in dict.fromkeys(network for network, _ in published_networks()):
-        path = results / own_recipe_file(network)
-        rows = read_result_rows(path) if exists(path) else []
-        for number, row in enumerate(rows, start=1):
-            if row.network != network:
-                raise ResultsError(f"{path}, line {number} is of {row.network}: it belongs into {own_recipe_file(row.network)}")
-            if row.recipe == PAPER:
-                raise ResultsError(f"{path}, line {number} is of the recipe 'paper': it belongs into {row.network}-{row.dataset}.jsonl")
-        found += rows
-    recipes = sorted({row.recipe for row in found})
-    if len(recipes) > 1:
-        raise ResultsError(f"{results} has rows of several recipes of our own, {', '.join(recipes)}: a table of one compares nothing else")
-    return as_in_tables(found)
+    known = {own_recipe_file(recipe, network): (recipe, network) for recipe, own in protocol.OWN_TARGETS.items() for network in own}
+    for path in files_in(results) if is_folder(results) else ():
+        if path.name.startswith(protocol.OWN_PREFIX) and path.name not in known:
+            raise ResultsError(f"{path} is of no recipe of ours and network that there are: expected {', '.join(known)}")
+    datasets = dict(reversed(published_networks()))  # Of a network on several, the first.
+    found: dict[str, list[ResultRow]] = {}
+    for name, (recipe, network) in known.items():
+        rows = _rows_of(results / name, network, datasets[network], (recipe,))
+        if rows:
+            found.setdefault(recipe, []).extend(rows)
+    return found
 
 
-def own_recipe_file(network: str) -> str:
-    """The file with rows of a recipe of ours."""
-    return f"{protocol.own_name(network)}.jsonl"
+def own_recipe_file(recipe: str, network: str) -> str:
+    """The file with rows of a recipe of ours on a network."""
+    return f"{protocol.own_name(recipe, network)}.jsonl"
+
+
+def _rows_of(path: Path, network: str, dataset: str, recipes: tuple[str, ...]) -> list[ResultRow]:
+    """The rows of a file that is for these alone, as in tables; none if there is no such file."""
+    rows = read_result_rows(path) if exists(path) else []
+    for number, row in enumerate(rows, start=1):
+        if (row.network, row.dataset) != (network, dataset):
+            raise ResultsError(f"{path}, line {number} is of {row.network} on {row.dataset}: it belongs into another file")
+        if row.recipe not in recipes:
+            raise ResultsError(f"{path}, line {number} is of the recipe '{row.recipe}': only '{recipes[0]}' belongs here")
+    return as_in_tables(rows)
 
 
 def as_in_tables(rows: Iterable[ResultRow]) -> list[ResultRow]:

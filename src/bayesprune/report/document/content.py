@@ -6,8 +6,8 @@ from pathlib import Path
 from bayesprune.experiments.rows import ResultRow
 from bayesprune.report.comparison.pairs import NetworkComparison, compare
 from bayesprune.report.comparison.points import diverged_rows, point_name
-from bayesprune.report.comparison.remarks import read_remarks
-from bayesprune.report.comparison.results import QUICK, read_own_recipe, read_results
+from bayesprune.report.comparison.remarks import RECIPES, read_remarks
+from bayesprune.report.comparison.results import QUICK, read_own_recipes, read_results
 from bayesprune.report.document.comparison_sheets import main_sheet, summary_sheet, tradeoff_sheet
 from bayesprune.report.document.differences import Difference, differences
 from bayesprune.report.document.footnotes import selection_sheet, soft_count_sheet, threshold_sheet
@@ -44,19 +44,26 @@ class NetworkContent:
 
 @dataclass(frozen=True)
 class OwnRecipeContent:
-    """What is said of our own recipe.
+    """What is said of a recipe of our own.
 
     Attributes:
         recipe: its name.
+        remark: what it is.
         tables: targets and points.
         diverged: a sentence for each model that diverged.
         provenance: of its rows.
     """
 
     recipe: str
+    remark: str
     tables: tuple[Sheet, ...]
     diverged: tuple[str, ...]
     provenance: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """Of what is said."""
+        return f"Beyond the paper: our recipe {self.recipe}"
 
 
 @dataclass(frozen=True)
@@ -67,14 +74,14 @@ class Content:
         quick: some row is of the quick recipe, so that nothing in the report is a result.
         summary: how many rows of the paper are reached.
         networks: those that have rows.
-        own_recipe: None without rows of such a recipe.
+        own_recipes: those that have rows.
         trials: tables of what was tried on validation images.
     """
 
     quick: bool
     summary: Sheet
     networks: tuple[NetworkContent, ...]
-    own_recipe: OwnRecipeContent | None
+    own_recipes: tuple[OwnRecipeContent, ...]
     trials: tuple[Sheet, ...]
 
     @property
@@ -97,14 +104,14 @@ def read_content(results: Path) -> Content:
         ResultsError: there are no rows, or some are not what they should be.
         StorageError: a file cannot be read.
     """
-    found, own, remarks = read_results(results), read_own_recipe(results), read_remarks(results)
-    rows = [*own, *(row for rows in found.values() for row in rows)]
+    found, own, remarks = read_results(results), read_own_recipes(results), read_remarks(results)
+    rows = [row for rows in found.values() for row in rows]
     comparisons = [compare(network, dataset, rows) for (network, dataset), rows in found.items()]
     return Content(
         any(row.recipe == QUICK for row in rows),
         summary_sheet(comparisons),
         tuple(_network_content(comparison, remarks.get(comparison.label, {})) for comparison in comparisons),
-        _own_recipe_content(own) if own else None,
+        tuple(_own_recipe_content(recipe, rows, remarks.get(RECIPES, {}).get(recipe, "")) for recipe, rows in own.items()),
         tuple(trial_sheets(results)),
     )
 
@@ -121,8 +128,8 @@ def _network_content(comparison: NetworkComparison, remarks: dict[str, str]) -> 
     )
 
 
-def _own_recipe_content(rows: list[ResultRow]) -> OwnRecipeContent:
+def _own_recipe_content(recipe: str, rows: list[ResultRow], remark: str) -> OwnRecipeContent:
     lost = [
         f"{row.network}, {point_name(row.method, row.tradeoff)}, seed {row.seed}, diverged: {row.reason}." for row in diverged_rows(rows)
     ]
-    return OwnRecipeContent(rows[0].recipe, tuple(own_recipe_sheets(rows)), tuple(lost), tuple(provenance_lines(rows)))
+    return OwnRecipeContent(recipe, remark, tuple(own_recipe_sheets(recipe, rows)), tuple(lost), tuple(provenance_lines(rows)))

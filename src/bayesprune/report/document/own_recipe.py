@@ -37,12 +37,12 @@ def attempts(points: Sequence[Point], targets: Sequence[Target]) -> list[Attempt
     return [Attempt(target, found.get(target.tradeoff)) for target in targets]
 
 
-def own_recipe_sheets(rows: Sequence[ResultRow]) -> list[Sheet]:
-    """For each network the targets and all points of our recipe; nothing without rows."""
+def own_recipe_sheets(recipe: str, rows: Sequence[ResultRow]) -> list[Sheet]:
+    """For each network the targets and all points of a recipe; nothing without rows."""
     sheets = []
     for network in sorted({row.network for row in rows}):
         points = points_of([row for row in rows if row.network == network])
-        targets = OWN_TARGETS.get(rows[0].recipe, {}).get(network, ())
+        targets = OWN_TARGETS.get(recipe, {}).get(network, ())
         sheets += [_target_sheet(network, points, targets)] if targets else []
         sheets.append(_points_sheet(network, points))
     return sheets

@@ -26,8 +26,8 @@ def document(content: Content, out: Path) -> str:
     lines += [line.replace("### ", "## ", 1) for line in markdown_table(content.summary)]
     for network in content.networks:
         lines += _network(content, network, out)
-    if content.own_recipe is not None:
-        lines += _own_recipe(content, content.own_recipe)
+    for own in content.own_recipes:
+        lines += _own_recipe(content, own)
     if content.trials:
         lines += [f"## {escaped(content.marked(TRIALS))}", "", *_tables(content, content.trials)]
     return "\n".join(lines).rstrip() + "\n"
@@ -68,7 +68,8 @@ def _differences(found: tuple[Difference, ...]) -> list[str]:
 
 
 def _own_recipe(content: Content, own: OwnRecipeContent) -> list[str]:
-    lines = [f"## {escaped(content.marked('Beyond the paper'))}", "", f"Our own recipe, {escaped(own.recipe)}.", ""]
+    lines = [f"## {escaped(content.marked(own.title))}", ""]
+    lines += [own.remark, ""] if own.remark else []
     lines += [*_tables(content, own.tables), *_list(own.diverged)]
     return [*lines, "### Where these rows come from", "", *_list(own.provenance)]
 

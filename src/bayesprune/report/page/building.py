@@ -19,7 +19,7 @@ from bayesprune.report.page.html_text import element, html_list, html_table, pro
 
 PAGE = "report.html"
 _QUICK_MARK = '<p class="quick-mark">quick, not the real thing</p>'
-_OWN, _TRIALS = "beyond-the-paper", "trials"
+_OWN, _TRIALS = "recipe-", "trials"
 
 
 def page(content: Content, figures: Path) -> str:
@@ -30,8 +30,7 @@ def page(content: Content, figures: Path) -> str:
         figures: the folder whose figures it shows.
     """
     sections = [_summary(content), *(_network(content, network, figures) for network in content.networks)]
-    if content.own_recipe is not None:
-        sections.append(_own_recipe(content, content.own_recipe))
+    sections += [_own_recipe(content, own) for own in content.own_recipes]
     if content.trials:
         sections.append(_section(_TRIALS, [element("h2", content.marked(TRIALS)), _tables(content, content.trials)]))
     return Template(_asset("page.html")).substitute(
@@ -59,7 +58,7 @@ def _colours() -> str:
 
 def _menu(content: Content) -> str:
     entries = [(network.comparison.label, network.comparison.title) for network in content.networks]
-    entries += [(_OWN, "Beyond the paper")] if content.own_recipe is not None else []
+    entries += [(_OWN + own.recipe, own.title) for own in content.own_recipes]
     entries += [(_TRIALS, TRIALS)] if content.trials else []
     buttons = [
         f'<button type="button" aria-pressed="true" aria-controls="{escape(name)}">{escape(title)}</button>' for name, title in entries
@@ -99,13 +98,13 @@ def _network(content: Content, network: NetworkContent, figures: Path) -> str:
 
 def _own_recipe(content: Content, own: OwnRecipeContent) -> str:
     parts = [
-        element("h2", content.marked("Beyond the paper")),
-        element("p", f"Our own recipe, {own.recipe}.", class_="note"),
+        element("h2", content.marked(own.title)),
+        prose(own.remark) if own.remark else "",
         _tables(content, own.tables),
         html_list(own.diverged, "origin") if own.diverged else "",
         _origin(own.provenance),
     ]
-    return _section(_OWN, parts)
+    return _section(_OWN + own.recipe, parts)
 
 
 def _section(name: str, parts: list[str]) -> str:
