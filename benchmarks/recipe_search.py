@@ -222,6 +222,14 @@ PROGRAMS = {
         epochs=(300, 300),
         twice=True,
     ),
+    "moved, short": Program(
+        [LIGHTER, *(replace(LIGHTER, name=f"lighter, moved {distance}", perturbation=distance) for distance in (0.25, 0.5))],
+        tradeoffs=(2.0, 6.0),
+        seeds=(0,),
+        epochs=(60, 60),
+        gate_speed=5.0,
+        twice=True,
+    ),
     "cosine": Program([LIGHTER], tradeoffs=(1.0, 2.0, 3.5, 5.0), schedule="cosine", twice=True),
     "warm-up": Program([LIGHTER], tradeoffs=(1.0, 2.0, 3.5, 5.0), warmup=0.1, twice=True),
 }

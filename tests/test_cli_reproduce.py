@@ -125,7 +125,7 @@ def test_stopped(command, there, monkeypatch, digits_folder):
         (("lenet-500-30",), ("Did you mean 'lenet-500-300'",)),
         (("lenet-500-300", "--methods", "bb,xx"), ("no method 'xx'",)),
         (("lenet-500-300", "--methods", ""), ("no method ''",)),
-        (("lenet-500-300", "--recipe", "fast"), ("of our own are consistent",)),
+        (("lenet-500-300", "--recipe", "fast"), ("of our own are consistent, smooth",)),
         (("lenet-500-300", "--recipe", "consistent", "--quick"), ("leave --quick",)),
         (("lenet-500-300", "--recipe", "nope", "--quick"), ("unknown recipe 'nope'",)),
         (("lenet-500-300", "--seeds", "0,x"), ("--seeds takes whole numbers", "0,x")),

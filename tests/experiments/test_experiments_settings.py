@@ -20,10 +20,11 @@ def test_convolutions_of_lenet5_weigh_more(method, weights):
     assert len(weights) == len(build_network("lenet5-caffe").gate_places())
 
 
-def test_own_recipe_weighs_units_by_what_they_cost():
-    pixels, *hidden = gate_weights("lenet-500-300", "dbb", "consistent")
+@pytest.mark.parametrize("recipe", ["consistent", "smooth"])
+def test_own_recipes_weigh_units_by_what_they_cost(recipe):
+    pixels, *hidden = gate_weights("lenet-500-300", "dbb", recipe)
     assert all(weight > pixels for weight in hidden)
-    *filters, first, second = gate_weights("lenet5-caffe", "bb", "consistent")
+    *filters, first, second = gate_weights("lenet5-caffe", "bb", recipe)
     assert filters == [20.0, 8.0]
     assert first == second < 1.0
 

@@ -7,7 +7,7 @@ import pytest
 from bayesprune.errors import InputError
 from bayesprune.experiments.protocol import OWN_TARGETS, QUICK, SEEDS, Entry, Fleet, own_protocol, protocol
 from bayesprune.experiments.published import METHODS, published_rows
-from bayesprune.training.recipes import CONSISTENT, PAPER
+from bayesprune.training.recipes import CONSISTENT, PAPER, SMOOTH
 
 NETWORKS = ("lenet-500-300", "lenet5-caffe")
 ORDER = ["dense", "dbb", "sbp", "vib", "l0", "gd", "cd"]
@@ -103,12 +103,13 @@ def test_quick(network):
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_own_recipe(network):
-    asked = own_protocol(network, "consistent")
-    assert (asked.name, asked.recipe, asked.seeds) == (f"own-recipe-{network}", CONSISTENT, (0, 1, 2, 3, 4))
-    assert asked.tradeoffs["bb"] == asked.tradeoffs["dbb"] == tuple(target.tradeoff for target in OWN_TARGETS["consistent"][network])
+@pytest.mark.parametrize("recipe", [CONSISTENT, SMOOTH], ids=lambda recipe: recipe.name)
+def test_own_recipe(network, recipe):
+    asked = own_protocol(network, recipe.name)
+    assert (asked.name, asked.recipe, asked.seeds) == (f"own-recipe-{recipe.name}-{network}", recipe, (0, 1, 2, 3, 4))
+    assert asked.tradeoffs["bb"] == asked.tradeoffs["dbb"] == tuple(target.tradeoff for target in OWN_TARGETS[recipe.name][network])
     assert [fleet.method for fleet in asked.fleets()] == ["dense", "dbb"]
-    assert own_protocol(network, "consistent", [7]).seeds == (7,)
+    assert own_protocol(network, recipe.name, [7]).seeds == (7,)
 
 
 def test_own_recipe_of_another_network(monkeypatch):

@@ -62,17 +62,19 @@ def test_every_table_has_as_many_cells_as_headings(results, tmp_path):
 
 
 def test_remarks_and_own_recipe(results, tmp_path):
-    (results / REMARKS).write_text('[lenet-500-300]\nvib = "A `known` cause."\n', encoding="utf-8")
-    write_results(results, [row("dbb", "1", seed, 1.2, 14.0, recipe="consistent") for seed in range(5)], own_recipe_file(NETWORK))
+    remarks = '[lenet-500-300]\nvib = "A `known` cause."\n[recipes]\nconsistent = "Draws must `agree`."\n'
+    (results / REMARKS).write_text(remarks, encoding="utf-8")
+    write_results(
+        results, [row("dbb", "1", seed, 1.2, 14.0, recipe="consistent") for seed in range(5)], own_recipe_file("consistent", NETWORK)
+    )
     text = text_of(results, tmp_path)
     assert "**VIB.** A `known` cause." in text
-    assert "## Beyond the paper" in text
-    assert "Our own recipe, consistent." in text
+    assert "## Beyond the paper: our recipe consistent\n\nDraws must `agree`.\n" in text
     assert "| below 1.26 | 13.4 or more | DBB at 1 | 1.20 ± 0.00 | 14.00 | 5.00 | 5 | yes ▲ |" in text
 
 
 def test_diverged_models_of_our_recipe_are_named(results, tmp_path):
-    write_results(results, [diverged("dbb", "1", 3, "NaN in epoch 2", recipe="consistent")], own_recipe_file(NETWORK))
+    write_results(results, [diverged("dbb", "1", 3, "NaN in epoch 2", recipe="consistent")], own_recipe_file("consistent", NETWORK))
     assert "- lenet-500-300, DBB at 1, seed 3, diverged: NaN in epoch 2." in text_of(results, tmp_path)
 
 
@@ -90,12 +92,8 @@ def test_figures_are_shown_if_they_are_there(results, tmp_path):
         assert (out / link).is_file()
 
 
-@pytest.mark.parametrize("quick", ["one network", "own recipe"])
-def test_quick_report_is_marked_everywhere(results, tmp_path, quick):
-    if quick == "one network":
-        write_results(results, [each | {"recipe": "quick"} for each in as_printed()])
-    else:
-        write_results(results, [row("dbb", "1", 0, 1.2, recipe="quick")], own_recipe_file(NETWORK))
+def test_quick_report_is_marked_everywhere(results, tmp_path):
+    write_results(results, [each | {"recipe": "quick"} for each in as_printed()])
     text = text_of(results, tmp_path)
     assert text.startswith(r"# \[QUICK, NOT THE REAL THING\]")
     for title in re.findall(r"^## (.+ on .+)$", text, re.MULTILINE):

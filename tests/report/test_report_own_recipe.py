@@ -3,16 +3,18 @@ from reproduction import NETWORK, row, write_results
 
 from bayesprune.experiments.protocol import OWN_TARGETS, Target
 from bayesprune.report.comparison.points import points_of
-from bayesprune.report.comparison.results import own_recipe_file, read_own_recipe
+from bayesprune.report.comparison.results import own_recipe_file, read_own_recipes
 from bayesprune.report.document.own_recipe import attempts, own_recipe_sheets
+
+RECIPE = "consistent"
 
 
 def read(folder, rows):
-    return read_own_recipe(write_results(folder, rows, own_recipe_file(NETWORK)))
+    return read_own_recipes(write_results(folder, rows, own_recipe_file(RECIPE, NETWORK)))[RECIPE]
 
 
 def five(tradeoff, errors, speedup):
-    return [row("dbb", tradeoff, seed, error, speedup, recipe="consistent") for seed, error in enumerate(errors)]
+    return [row("dbb", tradeoff, seed, error, speedup, recipe=RECIPE) for seed, error in enumerate(errors)]
 
 
 TARGETS = (Target(1.26, 13.4, "1"), Target(1.40, 38.7, "3"), Target(1.59, 47.1, "5"))
@@ -25,7 +27,7 @@ def test_targets_are_the_papers_best(recipe):
 
 
 def test_each_target_has_the_point_that_was_chosen_for_it(tmp_path):
-    better = [row("bb", "1", seed, 0.9, 60.0, recipe="consistent") for seed in range(5)]
+    better = [row("bb", "1", seed, 0.9, 60.0, recipe=RECIPE) for seed in range(5)]
     rows = [*five("1", [1.10] * 5, 13.3), *five("2", [0.80] * 5, 60.0), *five("3", [1.22] * 5, 38.7), *better]
     first, second, third = attempts(points_of(read(tmp_path, rows)), TARGETS)
     assert (first.point.method, first.point.tradeoff) == ("dbb", "1")
@@ -48,18 +50,18 @@ def test_one_seed_beats_nothing(tmp_path):
 
 
 def test_tables(tmp_path):
-    targets, points = own_recipe_sheets(read(tmp_path, five("1", [1.1, 1.1, 1.2, 1.1, 1.0], 14.0)))
+    targets, points = own_recipe_sheets(RECIPE, read(tmp_path, five("1", [1.1, 1.1, 1.2, 1.1, 1.0], 14.0)))
     assert [cell.text for cell in targets.rows[0]] == ["below 1.26", "13.4 or more", "DBB at 1", "1.10 ± 0.03", "14.00", "5.00", "5", "yes"]
     assert [line[-1].text for line in targets.rows] == ["yes", "no", "no"]
     assert [cell.text for cell in points.rows[0]] == ["DBB", "1", "1.10 ± 0.03", "14.00", "5.00", "100-50-30", "5"]
-    assert own_recipe_sheets([]) == []
+    assert own_recipe_sheets(RECIPE, []) == []
 
 
 def test_each_network_has_its_targets(tmp_path):
-    write_results(tmp_path, five("1", [1.1] * 5, 14.0), own_recipe_file(NETWORK))
-    others = [row("dbb", "9", seed, 0.8, 14.0, kept=[4] * 4, network="lenet5-caffe", recipe="consistent") for seed in range(5)]
-    write_results(tmp_path, others, own_recipe_file("lenet5-caffe"))
-    first, _, second, points = own_recipe_sheets(read_own_recipe(tmp_path))
+    write_results(tmp_path, five("1", [1.1] * 5, 14.0), own_recipe_file(RECIPE, NETWORK))
+    others = [row("dbb", "9", seed, 0.8, 14.0, kept=[4] * 4, network="lenet5-caffe", recipe=RECIPE) for seed in range(5)]
+    write_results(tmp_path, others, own_recipe_file(RECIPE, "lenet5-caffe"))
+    first, _, second, points = own_recipe_sheets(RECIPE, read_own_recipes(tmp_path)[RECIPE])
     assert [first.title, second.title, points.title] == [
         "Targets on lenet-500-300",
         "Targets on lenet5-caffe",
@@ -71,5 +73,5 @@ def test_each_network_has_its_targets(tmp_path):
 
 
 def test_no_table_of_targets_without_any(tmp_path):
-    rows = [row("dbb", "9", 0, 0.8, recipe="another")]
-    assert [sheet.title for sheet in own_recipe_sheets(read(tmp_path, rows))] == ["All points on lenet-500-300"]
+    rows = read(tmp_path, [row("dbb", "9", 0, 0.8, recipe=RECIPE)])
+    assert [sheet.title for sheet in own_recipe_sheets("another", rows)] == ["All points on lenet-500-300"]

@@ -47,7 +47,7 @@ def page_of(tmp_path):
         if remark:
             (results / REMARKS).write_text(f"[lenet-500-300]\nvib = '''{remark}'''\n", encoding="utf-8")
         if own:
-            write_results(results, own, own_recipe_file(NETWORK))
+            write_results(results, own, own_recipe_file("consistent", NETWORK))
         for name in figures:
             (out / "figures").mkdir(parents=True, exist_ok=True)
             (out / "figures" / name).write_bytes(name.encode())
@@ -92,7 +92,7 @@ def test_numbers_can_be_sorted(page_of):
 def test_everything_is_escaped(page_of):
     rows = [one | {"hardware": EVIL} for one in as_printed()]
     rows.append(diverged("vib", "1e-4", 9, EVIL, hardware=EVIL))
-    text = page_of(rows, EVIL.replace("'", ""), [row("bb", "1", 0, 1.0, recipe=EVIL)])
+    text = page_of(rows, EVIL.replace("'", ""), [row("bb", "1", 0, 1.0, recipe="consistent", hardware=EVIL)])
     assert "<script>alert" not in text
     assert text.count("&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;&amp;") >= 4
     assert sum(tag == "script" for tag, _ in Reader(text).tags) == 1
@@ -127,8 +127,9 @@ def test_real_page_is_not_marked(page_of):
 
 def test_own_recipe_has_a_part(page_of):
     text = page_of(as_printed(), own=[row("dbb", "1", seed, 1.2, 14.0, recipe="consistent") for seed in range(5)])
-    assert '<section id="beyond-the-paper">' in text
-    assert 'aria-controls="beyond-the-paper"' in text
+    assert '<section id="recipe-consistent">' in text
+    assert 'aria-controls="recipe-consistent"' in text
+    assert "<h2>Beyond the paper: our recipe consistent</h2>" in text
     assert 'class="better" data-value="yes">yes ▲</td>' in text
 
 

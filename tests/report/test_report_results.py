@@ -2,7 +2,7 @@ import pytest
 from reproduction import DATASET, NETWORK, ROWS, as_printed, row, write_results
 
 from bayesprune.errors import ResultsError
-from bayesprune.report.comparison.results import own_recipe_file, read_own_recipe, read_results
+from bayesprune.report.comparison.results import own_recipe_file, read_own_recipes, read_results
 
 
 def read(folder, rows):
@@ -58,25 +58,29 @@ def test_every_network_of_the_paper_is_read(tmp_path):
     assert list(read_results(tmp_path)) == [("lenet-500-300", "mnist"), ("lenet5-caffe", "mnist")]
 
 
-def test_own_recipe(tmp_path):
-    assert read_own_recipe(tmp_path) == []
-    write_results(tmp_path, [row("bb", "1", 0, 1.0, recipe="ours")], own_recipe_file(NETWORK))
-    assert read_own_recipe(tmp_path)[0].recipe == "ours"
-    write_results(tmp_path, [row("bb", "9", 0, 0.8, kept=[4] * 4, network="lenet5-caffe", recipe="ours")], own_recipe_file("lenet5-caffe"))
-    assert [found.network for found in read_own_recipe(tmp_path)] == [NETWORK, "lenet5-caffe"]
-    write_results(tmp_path, [row("bb", "1", 0, 1.0, recipe="ours")], own_recipe_file("lenet5-caffe"))
-    with pytest.raises(ResultsError, match=r"line 1 is of lenet-500-300: it belongs into own-recipe-lenet-500-300.jsonl"):
-        read_own_recipe(tmp_path)
+def test_own_recipes(tmp_path):
+    assert read_own_recipes(tmp_path) == read_own_recipes(tmp_path / "nowhere") == {}
+    write_results(tmp_path, [row("bb", "1", 0, 1.0, recipe="consistent")], own_recipe_file("consistent", NETWORK))
+    other = [row("bb", "9", 0, 0.8, kept=[4] * 4, network="lenet5-caffe", recipe="consistent")]
+    write_results(tmp_path, other, own_recipe_file("consistent", "lenet5-caffe"))
+    write_results(tmp_path, [row("bb", "2", 0, 1.0, recipe="smooth")], own_recipe_file("smooth", NETWORK))
+    found = read_own_recipes(tmp_path)
+    assert {recipe: [(row.network, row.tradeoff) for row in rows] for recipe, rows in found.items()} == {
+        "consistent": [(NETWORK, "1"), ("lenet5-caffe", "9")],
+        "smooth": [(NETWORK, "2")],
+    }
 
 
 @pytest.mark.parametrize(
-    ("recipes", "complaint"),
+    ("recipe", "name", "complaint"),
     [
-        (("paper",), "line 1 is of the recipe 'paper': it belongs into lenet-500-300-mnist.jsonl"),
-        (("a", "b"), "several recipes of our own, a, b"),
+        ("paper", own_recipe_file("smooth", NETWORK), "line 1 is of the recipe 'paper': only 'smooth' belongs here"),
+        ("consistent", own_recipe_file("smooth", NETWORK), "line 1 is of the recipe 'consistent': only 'smooth' belongs here"),
+        ("smooth", own_recipe_file("smooth", "lenet5-caffe"), "line 1 is of lenet-500-300 on mnist: it belongs into another file"),
+        ("smooth", "own-recipe-lenet-500-300.jsonl", "of no recipe of ours .* expected own-recipe-consistent-lenet-500-300.jsonl,"),
     ],
 )
-def test_own_recipe_is_one_of_ours(tmp_path, recipes, complaint):
-    write_results(tmp_path, [row("bb", "1", seed, 1.0, recipe=recipe) for seed, recipe in enumerate(recipes)], own_recipe_file(NETWORK))
+def test_files_of_own_recipes_have_rows_of_theirs_alone(tmp_path, recipe, name, complaint):
+    write_results(tmp_path, [row("bb", "1", 0, 1.0, recipe=recipe)], name)
     with pytest.raises(ResultsError, match=complaint):
-        read_own_recipe(tmp_path)
+        read_own_recipes(tmp_path)

@@ -23,8 +23,8 @@ def test_histories_are_drawn_where_there_are_any(tmp_path):
 
 def test_every_file_of_rows_is_read_once(tmp_path, monkeypatch):
     results = write_results(tmp_path / "results", [with_history(3)])
-    write_results(results, [with_history(3, recipe="consistent")], own_recipe_file(NETWORK))
+    write_results(results, [with_history(3, recipe="consistent")], own_recipe_file("consistent", NETWORK))
     read, names = fields.read_rows, []
     monkeypatch.setattr(fields, "read_rows", lambda path: (names.append(path.name), read(path))[1])
     write_report(results, tmp_path / "docs")
-    assert names == ["lenet-500-300-mnist.jsonl", own_recipe_file(NETWORK)]
+    assert names == ["lenet-500-300-mnist.jsonl", own_recipe_file("consistent", NETWORK)]

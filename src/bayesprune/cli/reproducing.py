@@ -28,7 +28,7 @@ REPRODUCE_EXAMPLES = """**Examples**
 
 `bayesprune reproduce lenet5-caffe --methods bb,dbb` — a part of it; the same command goes on where it was stopped
 
-`bayesprune reproduce lenet-500-300 --recipe consistent` — our own recipe for BB and DBB, with five seeds, in a file of its own
+`bayesprune reproduce lenet-500-300 --recipe smooth` — our own recipe for BB and DBB, with five seeds, in a file of its own
 
 `bayesprune reproduce lenet-500-300 --quick` — everything in a small form, minutes on a processor: to see it work, not to compare"""
 
@@ -37,7 +37,7 @@ def reproduce(
     network: Annotated[str, typer.Argument(help="lenet-500-300 or lenet5-caffe.")],
     quick: Annotated[bool, typer.Option("--quick", help="A small form of everything, on a processor; its rows say so.")] = False,
     methods: Annotated[str | None, typer.Option(help="Only these rows, separated by commas: dense, cd, gd, sbp, l0, vib, bb, dbb.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="Instead of the paper's a recipe of our own, for BB and DBB: consistent.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="A recipe of our own, for BB and DBB: consistent or smooth.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas; by default three, for our own recipe five.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data set is; see 'bayesprune data'.")] = None,

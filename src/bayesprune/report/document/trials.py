@@ -20,7 +20,8 @@ TUNING, SEARCH = "tuning.jsonl", "recipe-search.jsonl"
 _COMPARED_AT = 30.0
 _USUAL: Mapping[str, Any] = {
     "weight_decay": 1e-4, "smoothing": 0.0, "confidence": 0.0, "consistency": 0.0, "gate_weights": [1.0, 1.0, 1.0], "rate": 1.0,
-    "second_consistency": None, "in_proportion": False, "second_weights": [1.0, 1.0, 1.0], "schedule": "steps", "kl_warmup": 0.0,
+    "second_consistency": None, "in_proportion": False, "second_weights": [1.0, 1.0, 1.0], "perturbation": 0.0,
+    "gate_speed": 1.0, "schedule": "steps", "kl_warmup": 0.0,
 }  # fmt: skip
 """The paper's settings: what differs from them is named."""
 _CANDIDATE = ("program", "name", *(name for name in _USUAL if name not in ("schedule", "kl_warmup")))  # The last two are of the program.
@@ -33,6 +34,8 @@ _NAMES = {
     "second_consistency": "consistency in DBB",
     "in_proportion": "consistency in DBB over the trade-off",
     "second_weights": "divergence by gate in DBB",
+    "perturbation": "second showing moved by",
+    "gate_speed": "gates' rates times",
     "kl_warmup": "warm-up",
 }
 
