@@ -10,7 +10,11 @@ from bayesprune.experiments.published import published_rows
 from bayesprune.experiments.settings import LAYER_PRICES, Price
 from bayesprune.storage import read_rows
 from bayesprune.training.recipes import PAPER
-from benchmarks import recipe_search, tune_baselines
+from benchmarks import tune_baselines
+from benchmarks.recipe_search import __main__ as recipe_search
+from benchmarks.recipe_search import searching
+from benchmarks.recipe_search.candidates import Candidate, Program
+from benchmarks.recipe_search.tried_network import candidate_loss
 
 CPU = torch.device("cpu")
 
@@ -93,10 +97,10 @@ def test_prices_of_l0_are_tuned_for_each_layer(whole, monkeypatch):
     assert all(len(row["kept"]) == 4 for row in rows)
 
 
-PROGRAM = recipe_search.Program(
+PROGRAM = Program(
     [
-        recipe_search.Candidate("paper"),
-        recipe_search.Candidate("other", smoothing=0.1, consistency=1.0, weight_decay=1e-3, rate=0.5, gate_weights=(1.0, 2.0, 3.0)),
+        Candidate("paper"),
+        Candidate("other", smoothing=0.1, consistency=1.0, weight_decay=1e-3, rate=0.5, gate_weights=(1.0, 2.0, 3.0)),
     ],
     tradeoffs=(1.0,),
     seeds=(0,),
@@ -106,7 +110,7 @@ PROGRAM = recipe_search.Program(
 
 
 def test_candidates_may_have_tradeoffs_of_their_own():
-    program = replace(PROGRAM, tradeoffs=(1.0, 4.0), seeds=(0, 1), more=[(recipe_search.Candidate("light"), (0.5,))])
+    program = replace(PROGRAM, tradeoffs=(1.0, 4.0), seeds=(0, 1), more=[(Candidate("light"), (0.5,))])
     tried = [(candidate.name, gamma, seed) for candidate, gamma, seed in program.tried()]
     assert tried[:4] == [("paper", 1.0, 0), ("paper", 1.0, 1), ("paper", 4.0, 0), ("paper", 4.0, 1)]
     assert tried[8:] == [("light", 0.5, 0), ("light", 0.5, 1)]
@@ -114,7 +118,8 @@ def test_candidates_may_have_tradeoffs_of_their_own():
 
 def searched(data, program=PROGRAM):
     data = data.for_tuning(100)
-    return timeless(recipe_search.search("small", program, program.tried(), data, recipe_search.pretrain(data, (0,), 1, CPU), CPU))
+    pretrained = searching.pretrain(program.network, data, (0,), 1, CPU)
+    return timeless(searching.search("small", program, program.tried(), data, pretrained, CPU))
 
 
 def test_recipes_are_searched_on_validation_images(whole):
@@ -132,9 +137,9 @@ def test_recipes_are_searched_on_validation_images(whole):
 
 
 def test_images_are_moved_by_the_trainer(whole, monkeypatch):
-    told, trainer = [], recipe_search.StageTrainer
-    monkeypatch.setattr(recipe_search, "StageTrainer", lambda *given, **named: (told.append(named), trainer(*given, **named))[1])
-    light = recipe_search.Candidate("still", weight_decay=1e-5, consistency=1.0, second_consistency=0.5, in_proportion=True)
+    told, trainer = [], searching.StageTrainer
+    monkeypatch.setattr(searching, "StageTrainer", lambda *given, **named: (told.append(named), trainer(*given, **named))[1])
+    light = Candidate("still", weight_decay=1e-5, consistency=1.0, second_consistency=0.5, in_proportion=True)
     program = replace(PROGRAM, candidates=[light, replace(light, name="moved", perturbation=2.0)], tradeoffs=(4.0,), gate_speed=5.0)
     rows = searched(whole, program)
     assert [(row["name"], row["stage"]) for row in rows] == [(name, stage) for stage in ("bb", "dbb") for name in ("still", "moved")]
@@ -145,10 +150,18 @@ def test_images_are_moved_by_the_trainer(whole, monkeypatch):
         searched(whole, replace(program, candidates=[*program.candidates, replace(light, smoothing=0.1)]))
 
 
+def test_other_networks_are_searched_too(whole):
+    candidate = Candidate("moved", perturbation=0.5, gate_weights=(20.0, 8.0, 1.0, 1.0))
+    few = replace(whole, train=Split(whole.train.images[:150], whole.train.labels[:150]))
+    rows = searched(few, replace(PROGRAM, candidates=[candidate], network="lenet5-caffe", epochs=(1, 1)))
+    assert [(row["network"], len(row["kept"]), row["second_weights"]) for row in rows] == [("lenet5-caffe", 4, (1.0,) * 4)] * 2
+    assert not any("averaged_error" in row for row in rows), "a single model shrinks on a processor"
+
+
 def test_searching_never_looks_at_the_test_images(untouchable, monkeypatch, tmp_path):
-    pretrain = recipe_search.pretrain
+    pretrain = searching.pretrain
     monkeypatch.setattr(recipe_search, "PROGRAMS", {"small": PROGRAM})
-    monkeypatch.setattr(recipe_search, "pretrain", lambda data, seeds, epochs, device: pretrain(data, seeds, 1, device))
+    monkeypatch.setattr(recipe_search, "pretrain", lambda name, data, seeds, epochs, device: pretrain(name, data, seeds, 1, device))
     rows = tmp_path / "rows.jsonl"
     monkeypatch.setattr("sys.argv", ["search", "--device", "cpu", "--rows", str(rows)])
     recipe_search.main()
@@ -159,12 +172,12 @@ def test_the_losses_of_candidates():
     torch.manual_seed(0)
     logits, targets = torch.randn(8, 10), torch.randint(0, 10, (4,))
     twice, squares = torch.cat([targets, targets]), torch.tensor(3.0)
-    plain = recipe_search.candidate_loss(logits[:4], targets)
+    plain = candidate_loss(logits[:4], targets)
     assert plain == pytest.approx(torch.nn.functional.cross_entropy(logits[:4], targets).item())
 
     def loss(decay=0.0, smoothing=0.0, confidence=0.0, consistency=0.0):
         settings = torch.tensor([decay, smoothing, confidence, consistency])
-        return recipe_search.candidate_loss((logits, settings, squares), targets).item()
+        return candidate_loss((logits, settings, squares), targets).item()
 
     entropy = torch.nn.functional.cross_entropy
     assert loss() == pytest.approx(entropy(logits, twice).item(), rel=1e-5)

@@ -94,6 +94,16 @@ def test_candidates_of_one_name_and_different_settings(tmp_path):
     assert "4 models" in sheet.note
 
 
+def test_candidates_of_each_network(tmp_path):
+    weights = {"second_weights": [1.0] * 4, "perturbation": 0.25, "gate_speed": 5.0}
+    rows = [tried(1.4, 20.0), tried(0.7, 14.0, network="lenet5-caffe", **weights), tried(1.3, 20.0, network="lenet-500-300", name="other")]
+    first, second = trial_sheets(write_results(tmp_path, rows, SEARCH))
+    assert first.title == "Candidates for a recipe of our own, on lenet-500-300"
+    assert [line[6] for line in texts(first)] == ["1.40 at 20.0x", "1.30 at 20.0x"]
+    assert second.title == "Candidates for a recipe of our own, on lenet5-caffe"
+    assert texts(second)[0][0] == "second showing moved by 0.25, gates' rates times 5"
+
+
 @pytest.mark.parametrize(("speedup", "error"), [(10.0, 1.0), (20.0, 1.5), (40.0, 2.0), (9.9, None), (41.0, None)])
 def test_between_two_points(speedup, error):
     points = [Mean(4.0, 2.0, 40.0, 1), Mean(1.0, 1.0, 10.0, 1)]

@@ -132,7 +132,7 @@ CONSISTENT = Recipe(
     tradeoffs={"bb": 3.2},
 )
 """As published, but predictions with two draws of the masks must agree, weights decay less, pruning takes longer, and weak trade-offs are
-weak in the input-dependent stage too. Found by experiment: benchmarks/recipe_search.py."""
+weak in the input-dependent stage too. Found by experiment: benchmarks/recipe_search."""
 
 SMOOTH = Recipe(
     "smooth",
@@ -144,7 +144,7 @@ SMOOTH = Recipe(
     tradeoffs={"bb": 6.0},
 )
 """As ``consistent``, but the second showing of every batch is moved to where its loss is greater, so that predictions hold around the
-training inputs. Found by experiment: benchmarks/recipe_search.py."""
+training inputs. Found by experiment: benchmarks/recipe_search."""
 
 RECIPES = {recipe.name: recipe for recipe in (PAPER, FAST, CONSISTENT, SMOOTH)}
 

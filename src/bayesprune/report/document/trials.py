@@ -18,6 +18,8 @@ from bayesprune.storage import exists
 
 TUNING, SEARCH = "tuning.jsonl", "recipe-search.jsonl"
 _COMPARED_AT = 30.0
+_FIRST_SEARCHED = "lenet-500-300"
+"""The network of rows that do not say it."""
 _USUAL: Mapping[str, Any] = {
     "weight_decay": 1e-4, "smoothing": 0.0, "confidence": 0.0, "consistency": 0.0, "gate_weights": [1.0, 1.0, 1.0], "rate": 1.0,
     "second_consistency": None, "in_proportion": False, "second_weights": [1.0, 1.0, 1.0], "perturbation": 0.0,
@@ -46,6 +48,7 @@ class Trial:
 
     Attributes:
         fields: of its row.
+        network: that was trained.
         tradeoff: zero where there is none.
         error: in percent.
         speedup: dense over pruned FLOPs.
@@ -54,6 +57,7 @@ class Trial:
     """
 
     fields: Fields
+    network: str
     tradeoff: float
     error: float
     speedup: float
@@ -72,14 +76,16 @@ class Mean:
 
 
 def trial_sheets(results: Path) -> list[Sheet]:
-    """A table for each of the two files that is there.
+    """A table of baselines, and one of candidates for each network, where there are any.
 
     Raises:
         ResultsError: a row is not what it should be.
         StorageError: a file cannot be read.
     """
-    found = [(read_trials(results / name), make) for name, make in ((TUNING, _tuning_sheet), (SEARCH, _search_sheet))]
-    return [make(trials) for trials, make in found if trials]
+    tuned, searched = read_trials(results / TUNING), read_trials(results / SEARCH)
+    sheets = [_tuning_sheet(tuned)] if tuned else []
+    networks = dict.fromkeys(trial.network for trial in searched)
+    return [*sheets, *(_search_sheet(network, [trial for trial in searched if trial.network == network]) for network in networks)]
 
 
 def read_trials(path: Path) -> list[Trial]:
@@ -87,7 +93,8 @@ def read_trials(path: Path) -> list[Trial]:
     trials = []
     for fields in read_fields(path, "a trial") if exists(path) else ():
         error, speedup = fields.number("validation_error", most=100.0), fields.number("speedup", SLOWEST)
-        trials.append(Trial(fields, _tradeoff(fields), error, speedup, fields.whole("epochs", 1), fields.text("hardware")))
+        network = fields.text("network") if fields.has("network") else _FIRST_SEARCHED
+        trials.append(Trial(fields, network, _tradeoff(fields), error, speedup, fields.whole("epochs", 1), fields.text("hardware")))
     return trials
 
 
@@ -124,7 +131,7 @@ def _tuning_sheet(trials: Sequence[Trial]) -> Sheet:
     lines = []
     for own in _grouped(trials, "network", "method", "prices", "length_scale", "entropy_weight", "epochs"):
         fields = own[0].fields
-        what = [words(fields.text("network")), words(method_name(fields.text("method"))), words(_baseline_setting(fields))]
+        what = [words(own[0].network), words(method_name(fields.text("method"))), words(_baseline_setting(fields))]
         chosen = words("yes") if _is_chosen(fields) else EMPTY
         lines.append([*what, number(own[0].epochs, 0), _points(means(own)), chosen])
     headings = ("network", "method", "setting", "#epochs", "error % at xFLOPs, a trade-off after the other", "chosen")
@@ -146,7 +153,7 @@ def _is_chosen(fields: Fields) -> bool:
     return all(fields.raw(name) == value for name, value in chosen.items())
 
 
-def _search_sheet(trials: Sequence[Trial]) -> Sheet:
+def _search_sheet(network: str, trials: Sequence[Trial]) -> Sheet:
     lines = []
     for own in _grouped(trials, *_CANDIDATE):
         bb, dbb = (means([trial for trial in own if trial.fields.text("stage") == stage]) for stage in ("bb", "dbb"))
@@ -170,7 +177,7 @@ def _search_sheet(trials: Sequence[Trial]) -> Sheet:
         f"{_note(trials)} BB and DBB: mean error in percent at xFLOPs, a trade-off after the other; the last column is on the line between "
         f"two of them. The standard error of a mean is about {_noise(trials):.2f} points.{_averaging(trials)}"
     )
-    return sheet("Candidates for a recipe of our own, on LeNet-500-300", headings, lines, note)
+    return sheet(f"Candidates for a recipe of our own, on {network}", headings, lines, note)
 
 
 def _differing(fields: Fields) -> list[str]:
@@ -178,7 +185,7 @@ def _differing(fields: Fields) -> list[str]:
     found = ["every image twice"] if fields.values.get("twice") and not fields.values.get("consistency") else []
     for name, usual in _USUAL.items():
         value = fields.values.get(name, usual)
-        if value != usual:
+        if value != usual and not (isinstance(value, list) and all(each == 1.0 for each in value)):
             title = _NAMES.get(name, name.replace("_", " "))
             found.append(title if value is True else f"{title} {_shown(value)}")
     return found
