@@ -146,7 +146,7 @@ def test_images_are_moved_by_the_trainer(whole, monkeypatch):
     assert [row["perturbation"] for row in rows] == [0.0, 2.0] * 2
     assert all(row["weight_decay"] == 1e-5 and row["gate_speed"] == 5.0 for row in rows)
     assert [(each["consistency"], each["perturbation"]) for each in told[1:]] == [([1.0, 1.0], [0.0, 2.0]), ([0.125, 0.125], [0.0, 2.0])]
-    with pytest.raises(ValueError, match="too many values"):
+    with pytest.raises(ValueError, match="one weight decay"):
         searched(whole, replace(program, candidates=[*program.candidates, replace(light, smoothing=0.1)]))
 
 
@@ -159,13 +159,44 @@ def test_other_networks_are_searched_too(whole):
 
 
 def test_searching_never_looks_at_the_test_images(untouchable, monkeypatch, tmp_path):
-    pretrain = searching.pretrain
+    asked, pretrain = [], searching.pretrain
     monkeypatch.setattr(recipe_search, "PROGRAMS", {"small": PROGRAM})
-    monkeypatch.setattr(recipe_search, "pretrain", lambda name, data, seeds, epochs, device: pretrain(name, data, seeds, 1, device))
+    monkeypatch.setattr(recipe_search, "pretrain", lambda *given: (asked.append((given[0], *given[2:])), pretrain(*given))[1])
     rows = tmp_path / "rows.jsonl"
-    monkeypatch.setattr("sys.argv", ["search", "--device", "cpu", "--rows", str(rows)])
+    monkeypatch.setattr("sys.argv", ["search", "--device", "cpu", "--rows", str(rows), "--pretraining", "2"])
     recipe_search.main()
-    assert len(read_rows(rows)) == 4
+    assert [(row["name"], row["stage"], row["pretraining"]) for row in read_rows(rows)] == [
+        (name, stage, 2) for name in ("paper", "other") for stage in ("bb", "dbb")
+    ]
+    assert asked == [("lenet-500-300", [0], 2, CPU)]
+
+
+@pytest.mark.parametrize(("first", "of", "names"), [(0, 1, ["paper", "other"]), (1, 1, ["other"]), (0, 2, ["paper"]), (1, 2, ["other"])])
+def test_several_processes_share_a_program(monkeypatch, tmp_path, whole, first, of, names):
+    searched = []
+
+    def search(name, program, tried, *_):
+        searched.extend(candidate.name for candidate, *_ in tried)
+        yield from ()
+
+    monkeypatch.setattr(recipe_search, "load_dataset", lambda name, folder: whole)
+    monkeypatch.setattr(recipe_search, "VALIDATION", 100)
+    monkeypatch.setattr(recipe_search, "PROGRAMS", {"small": PROGRAM})
+    monkeypatch.setattr(recipe_search, "pretrain", lambda *_: {})
+    monkeypatch.setattr(recipe_search, "search", search)
+    options = ["--device", "cpu", "--rows", str(tmp_path / "rows.jsonl"), "--first", str(first), "--of", str(of)]
+    monkeypatch.setattr("sys.argv", ["search", *options])
+    recipe_search.main()
+    assert searched == names
+
+
+def test_a_single_model_shrinks_on_a_processor(whole, monkeypatch):
+    told, trainer = [], searching.StageTrainer
+    monkeypatch.setattr(searching, "StageTrainer", lambda *given, **named: (told.append(named.get("shrink")), trainer(*given, **named))[1])
+    (candidate, _) = PROGRAM.candidates
+    searched(whole, replace(PROGRAM, candidates=[candidate], epochs=(1, 1)))
+    searched(whole, replace(PROGRAM, epochs=(1, 1)))
+    assert told == [None, True, True, None, False, False]
 
 
 def test_the_losses_of_candidates():

@@ -90,8 +90,10 @@ class Program:
         """That the trainer is told: zero where every candidate's loss has its own."""
         if not self.moves:
             return 0.0
-        (common,) = {(each.weight_decay, each.smoothing, each.confidence) for each, *_ in self.tried()}
-        return common[0]
+        decays = {each.weight_decay for each, *_ in self.tried()}
+        if len(decays) > 1 or any(each.smoothing or each.confidence for each, *_ in self.tried()):
+            raise ValueError("where images are moved, candidates have one weight decay, and neither smoothing nor confidence")
+        return decays.pop()
 
     def tried(self) -> list[Tried]:
         """Candidate, trade-off and seed of every model."""

@@ -18,6 +18,12 @@ def less_in_dbb(weight: float) -> Candidate:
     return replace(LIGHTER, name="lighter, less in DBB", second_weights=(weight, weight, weight))
 
 
+def moved(distance: float) -> Candidate:
+    """The lighter candidate with the second showing of every image moved."""
+    return replace(LIGHTER, name=f"lighter, moved {distance}", perturbation=distance)
+
+
+MOVED_SHORT = Program([LIGHTER, moved(0.25), moved(0.5)], tradeoffs=(2.0, 6.0), seeds=(0,), epochs=(60, 60), gate_speed=5.0, twice=True)
 PROGRAMS = {
     "regularisers": Program(
         [
@@ -110,24 +116,18 @@ PROGRAMS = {
         epochs=(300, 300),
         twice=True,
     ),
-    "moved, short": Program(
-        [LIGHTER, *(replace(LIGHTER, name=f"lighter, moved {distance}", perturbation=distance) for distance in (0.25, 0.5))],
-        tradeoffs=(2.0, 6.0),
-        seeds=(0,),
-        epochs=(60, 60),
-        gate_speed=5.0,
-        twice=True,
-    ),
+    "moved, short": MOVED_SHORT,
+    "moved further, short": replace(MOVED_SHORT, candidates=[], more=[(moved(0.75), (6.0,)), (moved(0.5), (10.0,))]),
     "moved": Program(
-        [replace(LIGHTER, name=f"lighter, moved {distance}", perturbation=distance) for distance in (0.25, 0.4)],
-        tradeoffs=(2.0, 5.0, 8.0, 12.0),
+        [moved(0.35), moved(0.5), moved(0.75)],
+        tradeoffs=(2.0, 7.0, 11.0),
         seeds=(0, 1),
         epochs=(200, 200),
         twice=True,
     ),
     "LeNet5, moved, short": Program(
         [
-            replace(LIGHTER, name=name, perturbation=0.25, gate_weights=weights)
+            replace(LIGHTER, name=name, perturbation=0.5, gate_weights=weights)
             for name, weights in (("filters dear", (20.0, 8.0, 0.25, 0.25)), ("the paper's weights", (20.0, 8.0, 1.0, 1.0)))
         ],
         tradeoffs=(8.0,),

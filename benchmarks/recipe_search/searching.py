@@ -109,19 +109,17 @@ def _stage(
         if averages is not None:
             averages.look()
     last = measure_members(trainer.members, validation, loss, trainer.models[0])
-    averaged = last
+    outcomes = [{"validation_error": each["error"], "kept": each["kept"], "speedup": each["speedup"]} for each in last]
     if averages is not None:
         averages.swap()
-        averaged = measure_members(trainer.members, validation, loss)
+        for outcome, mean in zip(outcomes, measure_members(trainer.members, validation, loss), strict=True):
+            outcome |= {f"averaged_{name}": mean[name] for name in ("error", "kept", "speedup")}
         averages.swap()
     trainer.write_back()
     seconds = time.perf_counter() - started
-    for (candidate, gamma, seed), end, mean in zip(tried, last, averaged, strict=True):
+    for (candidate, gamma, seed), outcome in zip(tried, outcomes, strict=True):
         settings = {**asdict(candidate), "second_weights": candidate.weights_in_dbb}
         about = {"stage": stage, "tradeoff": gamma, "seed": seed, **asdict(recipe), **settings}  # Those of the candidate come last.
-        outcome = {"validation_error": end["error"], "kept": end["kept"], "speedup": end["speedup"]}
-        if averages is not None:
-            outcome |= {"averaged_error": mean["error"], "averaged_kept": mean["kept"], "averaged_speedup": mean["speedup"]}
         yield {**about, **outcome, "seconds": round(seconds, 1), **surroundings(trainer.device)}
 
 

@@ -42,6 +42,11 @@ def refused(folder, data, kind, message):
         ({"tradeoff": WEAK, "error": 3.0}, r"line 2 has bb at 0\.05, seed 0 a second time"),
         ({"method": "xx"}, "line 2: no method is called 'xx'"),
         ({"kept": [1, 2, "a"]}, "line 2: 'kept' is not a list"),
+        ({"epochs": 77}, "line 2 was trained for 77 epochs, not for .*choose another folder"),
+        (
+            {"stage_recipe": {"epochs": 1, "lr": 0.5}},
+            "line 2 was trained by another version of the recipe tiny, .*'lr': 0.5.*choose another",
+        ),
     ],
     ids=str,
 )

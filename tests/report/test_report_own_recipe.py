@@ -70,8 +70,3 @@ def test_each_network_has_its_targets(tmp_path):
     assert [line[0].text for line in second.rows] == ["below 0.86"]
     assert [line[2].text for line in [first.rows[0], second.rows[0]]] == ["DBB at 1", "DBB at 9"]
     assert [line[1].text for line in points.rows] == ["9"]
-
-
-def test_no_table_of_targets_without_any(tmp_path):
-    rows = read(tmp_path, [row("dbb", "9", 0, 0.8, recipe=RECIPE)])
-    assert [sheet.title for sheet in own_recipe_sheets("another", rows)] == ["All points on lenet-500-300"]

@@ -3,6 +3,7 @@ from reproduction import DATASET, NETWORK, ROWS, as_printed, row, write_results
 
 from bayesprune.errors import ResultsError
 from bayesprune.report.comparison.results import own_recipe_file, read_own_recipes, read_results
+from bayesprune.report.document.content import read_content
 
 
 def read(folder, rows):
@@ -45,10 +46,11 @@ def test_rows_that_are_comparable_and_others_are_not_mixed(tmp_path):
 def test_nothing_to_read(tmp_path):
     with pytest.raises(ResultsError, match="no folder"):
         read_results(tmp_path / "nowhere")
+    assert read_results(tmp_path) == {}
     with pytest.raises(ResultsError, match=rf"no rows in .*{ROWS}"):
-        read_results(tmp_path)
+        read_content(tmp_path)
     with pytest.raises(ResultsError, match="no rows"):
-        read_results(write_results(tmp_path, []))
+        read_content(write_results(tmp_path, []))
 
 
 def test_every_network_of_the_paper_is_read(tmp_path):
@@ -77,7 +79,7 @@ def test_own_recipes(tmp_path):
         ("paper", own_recipe_file("smooth", NETWORK), "line 1 is of the recipe 'paper': only 'smooth' belongs here"),
         ("consistent", own_recipe_file("smooth", NETWORK), "line 1 is of the recipe 'consistent': only 'smooth' belongs here"),
         ("smooth", own_recipe_file("smooth", "lenet5-caffe"), "line 1 is of lenet-500-300 on mnist: it belongs into another file"),
-        ("smooth", "own-recipe-lenet-500-300.jsonl", "of no recipe of ours .* expected own-recipe-consistent-lenet-500-300.jsonl,"),
+        ("smooth", "own-recipe-lenet-500-300.jsonl", "of no recipe of ours .* rename it to one of own-recipe-consistent"),
     ],
 )
 def test_files_of_own_recipes_have_rows_of_theirs_alone(tmp_path, recipe, name, complaint):

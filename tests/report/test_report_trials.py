@@ -94,6 +94,18 @@ def test_candidates_of_one_name_and_different_settings(tmp_path):
     assert "4 models" in sheet.note
 
 
+def test_rows_of_before_a_setting_existed_belong_to_its_usual_value(tmp_path):
+    rows = [tried(1.4, 20.0), tried(1.2, 20.0, seed=1, perturbation=0.0, gate_speed=1.0, pretraining=100, second_weights=[1.0] * 3)]
+    (sheet,) = trial_sheets(write_results(tmp_path, rows, SEARCH))
+    assert [(line[0], line[3], line[6]) for line in texts(sheet)] == [("the paper's", "2", "1.30 at 20.0x")]
+
+
+def test_stages_of_different_length_and_other_pretraining(tmp_path):
+    rows = [tried(1.4, 9.0, "bb"), tried(1.4, 20.0) | {"epochs": 60}, tried(1.2, 20.0, pretraining=20)]
+    (sheet,) = trial_sheets(write_results(tmp_path, rows, SEARCH))
+    assert [(line[0], line[2]) for line in texts(sheet)] == [("the paper's", "150 + 60"), ("epochs of pretraining 20", "150")]
+
+
 def test_candidates_of_each_network(tmp_path):
     weights = {"second_weights": [1.0] * 4, "perturbation": 0.25, "gate_speed": 5.0}
     rows = [tried(1.4, 20.0), tried(0.7, 14.0, network="lenet5-caffe", **weights), tried(1.3, 20.0, network="lenet-500-300", name="other")]

@@ -28,3 +28,14 @@ def test_every_file_of_rows_is_read_once(tmp_path, monkeypatch):
     monkeypatch.setattr(fields, "read_rows", lambda path: (names.append(path.name), read(path))[1])
     write_report(results, tmp_path / "docs")
     assert names == ["lenet-500-300-mnist.jsonl", own_recipe_file("consistent", NETWORK)]
+
+
+def test_rows_of_our_own_recipe_alone(tmp_path):
+    results = tmp_path / "results"
+    write_results(results, [with_history(3, recipe="consistent")], own_recipe_file("consistent", NETWORK))
+    (results / "own-recipe-notes.md").write_text("no rows")
+    write_report(results, tmp_path / "docs")
+    for name in ("results.md", "report.html"):
+        text = (tmp_path / "docs" / name).read_text(encoding="utf-8")
+        assert "Beyond the paper: our recipe consistent" in text
+        assert "How many rows are reached" not in text

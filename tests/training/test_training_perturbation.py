@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bayesprune.attach import make_dependent, sparsify
 from bayesprune.data import Split, TensorBatches
-from bayesprune.errors import InputError
+from bayesprune.errors import DivergedError, InputError
 from bayesprune.gates import gates
 from bayesprune.models.lenet import LeNet500300
 from bayesprune.objective import disagreement, uphill
@@ -160,14 +160,83 @@ def test_refused(value):
         StageRecipe(epochs=1, perturbation=value)
 
 
-def test_inputs_that_cannot_be_moved_are_refused_before_the_first_stage():
-    class Untouched(Silent):
-        def stage_started(self, *_):
-            raise AssertionError("a stage was started")
+class Untouched(Silent):
+    """Nothing may be trained."""
 
-    model = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 3))
-    loader = DataLoader(TensorDataset(torch.randint(0, 5, (20, 3)), torch.randint(0, 3, (20,))), batch_size=10)
+    def stage_started(self, *_):
+        raise AssertionError("a stage was started")
+
+
+def put_through_stages(model, inputs, watcher):
+    loader = DataLoader(TensorDataset(inputs, torch.randint(0, 3, (len(inputs),))), batch_size=10)
     stages = {"dense": StageRecipe(epochs=1), "pruned": StageRecipe(epochs=1, perturbation=0.5)}
-    plan = make_plan("bb", Recipe("moving", stages), 20)
+    plan = make_plan("bb", Recipe("moving", stages), len(inputs))
+    return run_stages([model], [plan], LoaderBatches(loader, "cpu"), None, F.cross_entropy, NoStore(), watcher)
+
+
+def test_inputs_that_cannot_be_moved_are_refused_before_the_first_stage():
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 3))
     with pytest.raises(InputError, match=r"floating-point tensors then, not torch\.int64"):
-        run_stages([model], [plan], LoaderBatches(loader, "cpu"), None, F.cross_entropy, NoStore(), Untouched())
+        put_through_stages(model, torch.randint(0, 5, (20, 3)), Untouched())
+
+
+class Frozen(nn.Module):
+    """Its features are computed without a gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.features, self.hidden, self.head = nn.Linear(6, 8), nn.Linear(8, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        with torch.no_grad():
+            x = self.features(x)
+        return self.head(F.relu(self.hidden(x)))
+
+
+def test_a_model_that_lets_no_gradient_through_is_refused_before_the_first_stage():
+    with pytest.raises(InputError, match=r"no gradient reaches the model's inputs.*no_grad"):
+        put_through_stages(Frozen(), torch.rand(20, 6), Untouched())
+
+
+class InPlace(nn.Module):
+    """Changes its input in place, and replaces a buffer whenever it is trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.head = nn.Linear(6, 5), nn.Linear(5, 3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        if self.training:
+            self.calls = self.calls + 1
+        return self.head(F.relu(self.hidden(x.sub_(0.5))))
+
+
+def test_models_may_work_in_place_and_replace_buffers():
+    (run,) = put_through_stages(InPlace(), torch.rand(20, 6), Silent())
+    assert run.model.calls == 4, "two stages of two steps"
+
+
+@pytest.mark.parametrize("inputs", [torch.zeros(1, 4, 3, dtype=torch.int64), [0.0]], ids=["whole numbers", "a list"])
+def test_steps_refuse_inputs_that_cannot_be_moved(inputs):
+    step = StageTrainer([small()], batches(), StageRecipe(epochs=1, perturbation=0.5), F.cross_entropy).step
+    with pytest.raises(InputError, match="moves every input a little"):
+        step._moved(inputs, torch.zeros(1, 4, dtype=torch.int64), step.weights)
+
+
+def test_a_model_that_is_not_defined_where_inputs_are_moved_to():
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.head(torch.sqrt(x))
+
+    split = Split(torch.randint(1, 3, (20, 6, 1, 1), dtype=torch.uint8), torch.randint(0, 3, (20,)))
+    model = nn.Sequential(nn.Flatten(), Root())
+    trainer = StageTrainer(
+        [model], TensorBatches(split, (0.0,) * 6, (1.0,) * 6, 10), StageRecipe(epochs=1, perturbation=5.0), F.cross_entropy
+    )
+    with pytest.raises(DivergedError, match=r"inputs were also moved by 5, perhaps to where the model is not defined"):
+        trainer.train_epoch(lambda _: None)

@@ -83,3 +83,9 @@ def test_recipe_of_ones_own():
     assert own.with_epochs(5).stages["pruned"].epochs == 5
     with pytest.raises(InputError):
         own.with_epochs({"dense": 1})
+
+
+@pytest.mark.parametrize("stage", ["dense", "pruned"])
+def test_the_weight_by_tradeoff_is_for_the_input_dependent_stage(stage):
+    with pytest.raises(InputError, match=f"not for '{stage}'"):
+        Recipe("mine", {stage: StageRecipe(epochs=1, kl_by_tradeoff=0.5)})

@@ -60,7 +60,7 @@ def reproduce(
     places = Places(
         rows=chosen / f"{asked.name}.jsonl",
         models=chosen / MODELS,
-        work=work or WORK / f"{asked.name}-{asked.recipe.name}",
+        work=work or WORK / (asked.name if asked.is_own else f"{asked.name}-{asked.recipe.name}"),
     )
     common = complete(given(network=asked.network, dataset=asked.dataset, device=device, data_dir=absolute(data_dir)))
     with stoppable("what is finished is kept", "the same command"), ProgressBars(err) as watcher:

@@ -1,6 +1,7 @@
 """How many models a GPU holds side by side, measured."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +10,6 @@ from bayesprune.data import Split, TensorBatches
 from bayesprune.experiments.main_job import RunConfig, check_config, plan_of
 from bayesprune.models import build_network
 from bayesprune.models.description import DescribedModel
-from bayesprune.training.recipes import StageRecipe
 from bayesprune.training.sources import first_inputs
 from bayesprune.training.stages import put_gates_in
 from bayesprune.training.trainer import StageTrainer
@@ -65,5 +65,6 @@ def _bytes_to_train(member: RunConfig, count: int) -> int:
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     models = [put_gates_in(network.to(device), plan, first_inputs(batches)) for network in networks]
-    StageTrainer(models, batches, StageRecipe(epochs=1), F.cross_entropy, captured=False).train_epoch(lambda _loss: None)
+    stage = replace(recipe.stages["pruned"], epochs=1)
+    StageTrainer(models, batches, stage, F.cross_entropy, captured=False).train_epoch(lambda _loss: None)
     return torch.cuda.max_memory_allocated(device) - before

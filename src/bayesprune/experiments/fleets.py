@@ -17,6 +17,7 @@ from bayesprune.experiments.main_job import GATE_SETTINGS, RunConfig, batches_of
 from bayesprune.experiments.other_counts import other_counts
 from bayesprune.experiments.protocol import Entry, Fleet, Protocol
 from bayesprune.experiments.published import tradeoff_value
+from bayesprune.experiments.rows import STAGE_RECIPE
 from bayesprune.storage import make_folder
 from bayesprune.training.plan import DENSE, Plan, static_method, usual_stages
 from bayesprune.training.stages import DIVERGED, FINISHED, StagedRun, is_look, run_stages
@@ -143,6 +144,7 @@ class Fleets:
         for member, (tradeoff, seed) in enumerate(fleet.members):
             entry = Entry(method, tradeoff, seed)
             row = {"network": self.protocol.network, "dataset": self.protocol.dataset, **asdict(entry), **_outcome(runs[member])}
+            row[STAGE_RECIPE] = self.protocol.stage_of(method).written()
             if method != DENSE:
                 row[GATE_SETTINGS] = self.plan(method, tradeoff, seed).gate_settings()
             if below is not None and member in more:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from bayesprune.errors import InputError, did_you_mean
 from bayesprune.experiments.published import METHODS, published_networks, published_rows, tradeoff_value
-from bayesprune.training.plan import DENSE
+from bayesprune.training.plan import DENSE, usual_stages
 from bayesprune.training.recipes import CONSISTENT, PAPER, SMOOTH, Recipe, StageRecipe, find_recipe
 
 QUICK = Recipe(
@@ -48,7 +48,8 @@ OWN_TARGETS = {
         "lenet5-caffe": (Target(0.86, 13.8, "9"),),
     },
 }
-"""Of our own recipes, by network. They are trained at these trade-offs alone: nothing is chosen on the test images."""
+"""Of our own recipes, by network. They are trained at these trade-offs alone: nothing is chosen on the test images. Those of smooth
+come from short runs (programs of benchmarks/recipe_search), and are to be fixed by runs of full length before it is trained."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,10 @@ class Protocol:
     def is_own(self) -> bool:
         """Whether this is a recipe of our own instead of the paper's."""
         return self.recipe.name in OWN_TARGETS
+
+    def stage_of(self, method: str) -> StageRecipe:
+        """How the stage that ends with a row of this method is trained."""
+        return self.recipe.stages[usual_stages(method)[-1]]
 
     def all_entries(self) -> list[Entry]:
         """All rows of the tables, asked for or not."""

@@ -12,11 +12,10 @@ from bayesprune.experiments.fleets import Fleets
 from bayesprune.experiments.main_job import RunConfig, build_seeded, data_of
 from bayesprune.experiments.protocol import Entry, Protocol
 from bayesprune.experiments.rehearsal import Rehearsals
-from bayesprune.experiments.rows import read_result_rows
+from bayesprune.experiments.rows import STAGE_RECIPE, read_result_rows
 from bayesprune.storage import exists, make_folder, write_rows
 from bayesprune.training.devices import usable_device
 from bayesprune.training.lock import sole_use
-from bayesprune.training.plan import usual_stages
 from bayesprune.training.store import check_folder, claim_folder
 from bayesprune.training.watching import Watcher
 
@@ -99,11 +98,16 @@ def rows_there(protocol: Protocol, path: Path) -> dict[Entry, dict[str, Any]]:
                 f"{path}, line {number} is of {row.network} on {row.dataset}, recipe {row.recipe}, but rows of {protocol.network} on "
                 f"{protocol.dataset}, recipe {protocol.recipe.name}, are to be written there; choose another folder for the results"
             )
-        asked = protocol.recipe.stages[usual_stages(row.method)[-1]].epochs
-        if row.epochs is not None and row.epochs != asked:
+        asked = protocol.stage_of(row.method)
+        if row.epochs is not None and row.epochs != asked.epochs:
             raise ResultsError(
-                f"{path}, line {number} was trained for {row.epochs} epochs, not for {asked}, as the recipe {row.recipe} says now; choose "
-                "another folder for the results"
+                f"{path}, line {number} was trained for {row.epochs} epochs, not for {asked.epochs}, as the recipe {row.recipe} says now; "
+                "choose another folder for the results"
+            )
+        if row.written.get(STAGE_RECIPE, asked.written()) != asked.written():
+            raise ResultsError(
+                f"{path}, line {number} was trained by another version of the recipe {row.recipe}, {row.written[STAGE_RECIPE]}; it says "
+                f"{asked.written()} now; choose another folder for the results"
             )
         found[row.entry] = row.written
     return found

@@ -102,6 +102,8 @@ class ResultRow:
 
 SLOWEST = 1e-3
 """No network becomes slower by more."""
+STAGE_RECIPE = "stage_recipe"
+"""Where a row says what its recipe's name meant for its stage; earlier versions did not write it down."""
 _ORIGIN = ("hardware", "device", "torch", "python", "version")
 
 

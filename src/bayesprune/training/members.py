@@ -1,6 +1,7 @@
 """Models of one structure, trained side by side as one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -66,6 +67,20 @@ class Members:
             return vmap(one, in_dims=(0, *[0] * own, *[None] * shared), randomness="different")(tensors, *arguments)
 
         return of_all
+
+    @contextmanager
+    def buffers_restored(self) -> Iterator[None]:
+        """Undo whatever happens to the buffers meanwhile: models change them in place, or replace them."""
+        before = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        modules = [(module, dict(module._buffers)) for module in self.first.modules()]
+        try:
+            yield
+        finally:
+            for module, buffers in modules:
+                module._buffers.update(buffers)
+            with torch.no_grad():
+                for name, buffer in self.buffers.items():
+                    buffer.copy_(before[name])
 
     @torch.no_grad()
     def write_back(self) -> list[nn.Module]:

@@ -28,7 +28,8 @@ class StageRecipe:
             shown twice in a step, which costs up to twice the time. For classification. In the input-dependent stage it is divided by
             the trade-off's factor, if that is above 1.
         perturbation: how far, as a Euclidean distance between inputs as the network sees them, each input of the second showing is moved
-            to where its loss is greater (adversarial training), which costs another pass. With zero, the default, it is not moved.
+            to where its loss is greater (adversarial training), which costs another pass. For classification. With zero, the default, it is
+            not moved.
         kl_by_tradeoff: of the input-dependent stage: its divergence has this weight times the trade-off's factor, at most 1, so that a
             weak trade-off prunes little per input too; None for 1 whatever the trade-off, as in the paper.
     """
@@ -95,6 +96,11 @@ class Recipe:
     batch_size: int = 100
     tradeoffs: Mapping[str, float] = field(default_factory=dict)
     shrink: bool = False
+
+    def __post_init__(self) -> None:
+        for name, stage in self.stages.items():
+            if stage.kl_by_tradeoff is not None and name != "dependent":
+                raise InputError(f"kl_by_tradeoff is for the stage 'dependent', not for '{name}', where the trade-off is the weight")
 
     def with_epochs(self, epochs: int | Mapping[StageName, int]) -> "Recipe":
         """The same with another number of epochs: one for every stage, or some by name."""

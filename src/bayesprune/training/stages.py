@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from bayesprune.attach import make_dependent, sparsify
 from bayesprune.errors import DivergedError, InputError
 from bayesprune.noise import derive_seed
+from bayesprune.prediction import evaluating
 from bayesprune.training.evaluation import LossFunction, measure_members
 from bayesprune.training.members import Members
 from bayesprune.training.plan import PRECISIONS, Plan, static_method
 from bayesprune.training.rank_batches import RankBatches
 from bayesprune.training.recipes import StageName
 from bayesprune.training.sources import BatchSource, first_batch, first_inputs
-from bayesprune.training.step import check_classes, check_movable
+from bayesprune.training.step import check_classes, check_movable, gradient_of
 from bayesprune.training.store import RunStore, StageRecord
 from bayesprune.training.trainer import StageTrainer, load_members
 from bayesprune.training.watching import Watcher
@@ -72,7 +73,9 @@ def run_stages(
     _check_plans(plans)
     recipes = [plans[0].recipe.stages[stage] for stage in plans[0].stages]
     if any(recipe.shows_twice for recipe in recipes):
-        _check_pairs(training, any(recipe.perturbation for recipe in recipes))
+        _check_pairs(training)
+    if any(recipe.perturbation for recipe in recipes):
+        _check_movable(models[0], training, loss)
     runs = [StagedRun(model) for model in models]
     rows: list[dict[str, Any]] = []
     for stage in plans[0].stages:
@@ -114,14 +117,20 @@ def _check_plans(plans: Sequence[Plan]) -> None:
             raise InputError("models that are trained side by side have the same method, stages, recipe and precision")
 
 
-def _check_pairs(training: BatchSource, moved: bool) -> None:
+def _check_pairs(training: BatchSource) -> None:
     """Whether these batches can be shown twice and compared, before the first stage rather than after it."""
     if isinstance(training, RankBatches):
-        raise InputError("a recipe with consistency is for one process: start without torchrun, or choose another recipe")
+        raise InputError("a recipe that shows batches twice is for one process: start without torchrun, or choose another recipe")
+    check_classes(first_batch(training)[1])
+
+
+def _check_movable(model: nn.Module, training: BatchSource, loss: LossFunction) -> None:
+    """Whether inputs can be moved to where the loss is greater, before the first stage rather than after it."""
     inputs, targets = first_batch(training)
-    check_classes(targets)
-    if moved:
-        check_movable(inputs)
+    check_movable(inputs)
+    with evaluating(model), torch.random.fork_rng(), torch.backends.cudnn.flags(enabled=False):  # Whose RNNs want training mode.
+        here = inputs.detach().requires_grad_()
+        gradient_of(loss(model(here.clone()), targets), here)
 
 
 def _prepare(model: nn.Module, stage: StageName, plan: Plan, training: BatchSource) -> nn.Module:

@@ -51,9 +51,9 @@ class Step:
         device = next(iter(members.parameters.values())).device
         self.weights = divergence_weights.to(device)
         self.factors = None if rate_factors is None or set(rate_factors) == {1.0} else torch.tensor(rate_factors, device=device)
-        self.none = torch.zeros(len(members), 0, device=device)
-        self.perturbation = torch.tensor(perturbation, device=device) if any(perturbation) else self.none
-        self.consistency = torch.tensor(consistency, device=device) if any((*consistency, *perturbation)) else self.none
+        self.shown_once = torch.zeros(len(members), 0, device=device)
+        self.perturbation = torch.tensor(perturbation, device=device) if any(perturbation) else self.shown_once
+        self.consistency = torch.tensor(consistency, device=device) if any((*consistency, *perturbation)) else self.shown_once
         self.objective = members.vectorised(partial(objective, loss, device.type, precision))
         self.keys = NoiseKeys(members.first, seeds, device)
         if not members.alone:
@@ -89,12 +89,10 @@ class Step:
     def _moved(self, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """The inputs, moved to where their loss is greater. Finding out where leaves no trace in running statistics."""
         check_movable(inputs)
-        before = [buffer.clone() for buffer in self.members.buffers.values()]
         here = inputs.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(self.objective(here, targets, weights, self.none).sum(), here)
-        with torch.no_grad():
-            for buffer, value in zip(self.members.buffers.values(), before, strict=True):
-                buffer.copy_(value)
+        with self.members.buffers_restored():
+            losses = self.objective(here.clone(), targets, weights, self.shown_once)  # A copy, because a model may work in place.
+            gradient = gradient_of(losses, here)
         distances = self.perturbation[:, None].expand(inputs.shape[:2])
         return inputs + uphill(gradient.flatten(0, 1), distances.flatten()).view_as(inputs)
 
@@ -161,10 +159,13 @@ def objective(
 
 
 def check_classes(targets: Any, outputs: Any = None) -> None:
-    """Refuse targets, or outputs, that a recipe with consistency cannot be used with."""
+    """Refuse targets, or outputs, that a recipe which shows batches twice cannot be used with."""
     classes = isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point()
     if not classes or not (outputs is None or (isinstance(outputs, Tensor) and outputs.ndim == 2)):
-        raise InputError("a recipe with consistency is for classification: outputs of shape (batch, classes) and whole numbers as targets")
+        raise InputError(
+            "a recipe that shows batches twice (consistency, perturbation) is for classification: outputs of shape (batch, classes) and "
+            "whole numbers as targets"
+        )
 
 
 def check_movable(inputs: Any) -> None:
@@ -172,3 +173,14 @@ def check_movable(inputs: Any) -> None:
     if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
         what = inputs.dtype if isinstance(inputs, Tensor) else type(inputs).__name__
         raise InputError(f"a recipe with a perturbation moves every input a little: inputs are floating-point tensors then, not {what}")
+
+
+def gradient_of(losses: Tensor, inputs: Tensor) -> Tensor:
+    """The gradient of a model's loss with respect to its inputs."""
+    found = torch.autograd.grad(losses.sum(), inputs, allow_unused=True)[0] if losses.requires_grad else None
+    if found is None:
+        raise InputError(
+            "a recipe with a perturbation moves inputs to where the loss is greater, but no gradient reaches the model's inputs: is a part "
+            "of it computed under torch.no_grad()? Choose another recipe"
+        )
+    return found

@@ -327,6 +327,8 @@ class StageTrainer:
         model = self.members.write_back()[member]
         model.train(self.first.training)
         message = f"{where} {find_nonfinite(model, self.step.whole(inputs)[member])}"
+        if self.perturbation[member]:
+            message += f" (inputs were also moved by {self.perturbation[member]:g}, perhaps to where the model is not defined)"
         if self.members.alone:
             raise DivergedError(message)
         self.diverged[member] = message

@@ -38,7 +38,9 @@ def read_remarks(results: Path) -> dict[str, dict[str, str]]:
     known[RECIPES] = OWN_TARGETS
     for table, texts in content.items():
         if table not in known:
-            raise ResultsError(f"{path}: no network is called '{table}': there are {', '.join(known)}.{did_you_mean(table, known)}")
+            names = ", ".join(name for name in known if name != RECIPES)
+            hint = did_you_mean(table, known)
+            raise ResultsError(f"{path}: no network is called '{table}': there are {names}; recipes have the table '{RECIPES}'.{hint}")
         kind = "recipe" if table == RECIPES else "method"
         if not isinstance(texts, dict):
             raise ResultsError(f"{path}: '{table}' is no table: write [{table}] and a line for each {kind} below it")

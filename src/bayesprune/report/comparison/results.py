@@ -18,7 +18,7 @@ def read_results(results: Path) -> dict[tuple[str, str], list[ResultRow]]:
     """The rows of every network and data set of the paper that has any, whatever their order in the file.
 
     Raises:
-        ResultsError: there are none, or some are incomplete, doubled, or not all of the paper's recipe or all quick.
+        ResultsError: there is no such folder, or rows are incomplete, doubled, or not all of the paper's recipe or all quick.
         StorageError: a file cannot be read.
     """
     if not is_folder(results):
@@ -31,9 +31,6 @@ def read_results(results: Path) -> dict[tuple[str, str], list[ResultRow]]:
             raise ResultsError(f"{path} has rows of the recipes '{PAPER}' and '{QUICK}': move those of '{QUICK}' to a folder of their own")
         if rows:
             found[network, dataset] = rows
-    if not found:
-        names = ", ".join(f"{network}-{dataset}.jsonl" for network, dataset in published_networks())
-        raise ResultsError(f"there are no rows in {results}: expected some in {names}")
     return found
 
 
@@ -45,8 +42,10 @@ def read_own_recipes(results: Path) -> dict[str, list[ResultRow]]:
     """
     known = {own_recipe_file(recipe, network): (recipe, network) for recipe, own in protocol.OWN_TARGETS.items() for network in own}
     for path in files_in(results) if is_folder(results) else ():
-        if path.name.startswith(protocol.OWN_PREFIX) and path.name not in known:
-            raise ResultsError(f"{path} is of no recipe of ours and network that there are: expected {', '.join(known)}")
+        if path.name.startswith(protocol.OWN_PREFIX) and path.suffix == ".jsonl" and path.name not in known:
+            raise ResultsError(
+                f"{path} is of no recipe of ours and network that there are: rename it to one of {', '.join(known)}, or move it"
+            )
     datasets = dict(reversed(published_networks()))  # Of a network on several, the first.
     found: dict[str, list[ResultRow]] = {}
     for name, (recipe, network) in known.items():

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from bayesprune.errors import ResultsError
+from bayesprune.experiments.published import published_networks
 from bayesprune.experiments.rows import ResultRow
 from bayesprune.report.comparison.pairs import NetworkComparison, compare
 from bayesprune.report.comparison.points import diverged_rows, point_name
@@ -72,14 +74,14 @@ class Content:
 
     Attributes:
         quick: some row is of the quick recipe, so that nothing in the report is a result.
-        summary: how many rows of the paper are reached.
+        summary: how many rows of the paper are reached; None where there are rows of our own recipes alone.
         networks: those that have rows.
         own_recipes: those that have rows.
         trials: tables of what was tried on validation images.
     """
 
     quick: bool
-    summary: Sheet
+    summary: Sheet | None
     networks: tuple[NetworkContent, ...]
     own_recipes: tuple[OwnRecipeContent, ...]
     trials: tuple[Sheet, ...]
@@ -105,11 +107,14 @@ def read_content(results: Path) -> Content:
         StorageError: a file cannot be read.
     """
     found, own, remarks = read_results(results), read_own_recipes(results), read_remarks(results)
+    if not found and not own:
+        names = ", ".join(f"{network}-{dataset}.jsonl" for network, dataset in published_networks())
+        raise ResultsError(f"there are no rows in {results}: expected some in {names}")
     rows = [row for rows in found.values() for row in rows]
     comparisons = [compare(network, dataset, rows) for (network, dataset), rows in found.items()]
     return Content(
         any(row.recipe == QUICK for row in rows),
-        summary_sheet(comparisons),
+        summary_sheet(comparisons) if comparisons else None,
         tuple(_network_content(comparison, remarks.get(comparison.label, {})) for comparison in comparisons),
         tuple(_own_recipe_content(recipe, rows, remarks.get(RECIPES, {}).get(recipe, "")) for recipe, rows in own.items()),
         tuple(trial_sheets(results)),

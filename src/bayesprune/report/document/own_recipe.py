@@ -42,9 +42,7 @@ def own_recipe_sheets(recipe: str, rows: Sequence[ResultRow]) -> list[Sheet]:
     sheets = []
     for network in sorted({row.network for row in rows}):
         points = points_of([row for row in rows if row.network == network])
-        targets = OWN_TARGETS.get(recipe, {}).get(network, ())
-        sheets += [_target_sheet(network, points, targets)] if targets else []
-        sheets.append(_points_sheet(network, points))
+        sheets += [_target_sheet(network, points, OWN_TARGETS[recipe][network]), _points_sheet(network, points)]
     return sheets
 
 

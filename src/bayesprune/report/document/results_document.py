@@ -23,7 +23,8 @@ def document(content: Content, out: Path) -> str:
         out: the folder that it will lie in; figures that are in `FIGURES` below it are shown.
     """
     lines = [f"# {escaped(content.title)}", "", WRITTEN_BY, "", *_banner(content), escaped(HOW_TO_READ), ""]
-    lines += [line.replace("### ", "## ", 1) for line in markdown_table(content.summary)]
+    if content.summary is not None:
+        lines += [line.replace("### ", "## ", 1) for line in markdown_table(content.summary)]
     for network in content.networks:
         lines += _network(content, network, out)
     for own in content.own_recipes:

@@ -23,7 +23,7 @@ _FIRST_SEARCHED = "lenet-500-300"
 _USUAL: Mapping[str, Any] = {
     "weight_decay": 1e-4, "smoothing": 0.0, "confidence": 0.0, "consistency": 0.0, "gate_weights": [1.0, 1.0, 1.0], "rate": 1.0,
     "second_consistency": None, "in_proportion": False, "second_weights": [1.0, 1.0, 1.0], "perturbation": 0.0,
-    "gate_speed": 1.0, "schedule": "steps", "kl_warmup": 0.0,
+    "gate_speed": 1.0, "pretraining": 100, "schedule": "steps", "kl_warmup": 0.0,
 }  # fmt: skip
 """The paper's settings: what differs from them is named."""
 _CANDIDATE = ("program", "name", *(name for name in _USUAL if name not in ("schedule", "kl_warmup")))  # The last two are of the program.
@@ -38,6 +38,7 @@ _NAMES = {
     "second_weights": "divergence by gate in DBB",
     "perturbation": "second showing moved by",
     "gate_speed": "gates' rates times",
+    "pretraining": "epochs of pretraining",
     "kl_warmup": "warm-up",
 }
 
@@ -164,7 +165,7 @@ def _search_sheet(network: str, trials: Sequence[Trial]) -> Sheet:
             [
                 words(", ".join(_differing(fields)) or "the paper's"),
                 words(fields.text("program")),
-                number(own[0].epochs, 0),
+                Cell(" + ".join(dict.fromkeys(str(trial.epochs) for trial in own)), own[0].epochs),
                 number(max(point.seeds for point in [*bb, *dbb]), 0),
                 words(tradeoffs),
                 _points(bb),
@@ -231,7 +232,7 @@ def _grouped(trials: Sequence[Trial], *names: str) -> list[list[Trial]]:
     """Trials that agree in these fields, where they have them."""
     groups: dict[tuple[str, ...], list[Trial]] = {}
     for trial in trials:
-        groups.setdefault(tuple(repr(trial.fields.values.get(name)) for name in names), []).append(trial)
+        groups.setdefault(tuple(repr(trial.fields.values.get(name, _USUAL.get(name))) for name in names), []).append(trial)
     return list(groups.values())
 
 

@@ -29,7 +29,8 @@ def page(content: Content, figures: Path) -> str:
         content: what it says.
         figures: the folder whose figures it shows.
     """
-    sections = [_summary(content), *(_network(content, network, figures) for network in content.networks)]
+    sections = [] if content.summary is None else [_summary(content, content.summary)]
+    sections += [_network(content, network, figures) for network in content.networks]
     sections += [_own_recipe(content, own) for own in content.own_recipes]
     if content.trials:
         sections.append(_section(_TRIALS, [element("h2", content.marked(TRIALS)), _tables(content, content.trials)]))
@@ -66,7 +67,7 @@ def _menu(content: Content) -> str:
     return f'<div class="menu" role="group" aria-label="Parts that are shown">{"".join(buttons)}</div>'
 
 
-def _summary(content: Content) -> str:
+def _summary(content: Content, sheet: Sheet) -> str:
     cards = []
     for network in content.networks:
         comparison = network.comparison
@@ -74,7 +75,7 @@ def _summary(content: Content) -> str:
             counts = count(rows)
             number = f"<strong>{counts.reached} <small>of {counts.rows} rows reached</small></strong>"
             cards.append(f"<li>{number}<span>{escape(comparison.title)}<br>{name}</span></li>")
-    table = _tables(content, (content.summary,))
+    table = _tables(content, (sheet,))
     return f'<section class="summary" aria-label="Summary">\n<ul class="counts">{"".join(cards)}</ul>\n{table}\n</section>'
 
 
