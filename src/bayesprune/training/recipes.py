@@ -144,8 +144,8 @@ SMOOTH = Recipe(
     "smooth",
     {
         "dense": StageRecipe(epochs=200),
-        "pruned": StageRecipe(epochs=300, weight_decay=1e-5, consistency=1.0, perturbation=0.25),
-        "dependent": StageRecipe(epochs=300, weight_decay=1e-5, consistency=1.0, perturbation=0.25, kl_by_tradeoff=0.25),
+        "pruned": StageRecipe(epochs=300, weight_decay=1e-5, consistency=1.0, perturbation=0.5),
+        "dependent": StageRecipe(epochs=300, weight_decay=1e-5, consistency=1.0, perturbation=0.5),
     },
     tradeoffs={"bb": 6.0},
 )
