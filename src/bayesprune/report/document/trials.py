@@ -223,7 +223,7 @@ def _note(trials: Sequence[Trial]) -> str:
     models = _grouped(trials, *_IDENTITY)
     hardware = sorted({trial.hardware for trial in trials})
     return (
-        f"{len(models)} models on {', '.join(hardware)}, trained without the last 10,000 training images and measured on them: "
+        f"{len(models)} models on {' and on '.join(hardware)}, trained without the last 10,000 training images and measured on them: "
         "no test image was looked at."
     )
 
