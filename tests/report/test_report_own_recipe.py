@@ -1,16 +1,22 @@
 import pytest
-from reproduction import NETWORK, row, write_results
+from reproduction import NETWORK, as_printed, row, write_results
 
 from bayesprune.experiments.protocol import OWN_TARGETS, Target
+from bayesprune.report import write_report
 from bayesprune.report.comparison.points import points_of
 from bayesprune.report.comparison.results import own_recipe_file, read_own_recipes
 from bayesprune.report.document.own_recipe import attempts, own_recipe_sheets
+from bayesprune.report.figures.tradeoff_axes import colour_of
 
 RECIPE = "consistent"
 
 
 def read(folder, rows):
     return read_own_recipes(write_results(folder, rows, own_recipe_file(RECIPE, NETWORK)))[RECIPE]
+
+
+def by_network(rows):
+    return {network: points_of([row for row in rows if row.network == network]) for network in sorted({row.network for row in rows})}
 
 
 def five(tradeoff, errors, speedup):
@@ -50,18 +56,18 @@ def test_one_seed_beats_nothing(tmp_path):
 
 
 def test_tables(tmp_path):
-    targets, points = own_recipe_sheets(RECIPE, read(tmp_path, five("1", [1.1, 1.1, 1.2, 1.1, 1.0], 14.0)))
+    targets, points = own_recipe_sheets(RECIPE, by_network(read(tmp_path, five("1", [1.1, 1.1, 1.2, 1.1, 1.0], 14.0))))
     assert [cell.text for cell in targets.rows[0]] == ["below 1.26", "13.4 or more", "DBB at 1", "1.10 ± 0.03", "14.00", "5.00", "5", "yes"]
     assert [line[-1].text for line in targets.rows] == ["yes", "no", "no"]
     assert [cell.text for cell in points.rows[0]] == ["DBB", "1", "1.10 ± 0.03", "14.00", "5.00", "100-50-30", "5"]
-    assert own_recipe_sheets(RECIPE, []) == []
+    assert own_recipe_sheets(RECIPE, {}) == []
 
 
 def test_each_network_has_its_targets(tmp_path):
     write_results(tmp_path, five("1", [1.1] * 5, 14.0), own_recipe_file(RECIPE, NETWORK))
     others = [row("dbb", "9", seed, 0.8, 14.0, kept=[4] * 4, network="lenet5-caffe", recipe=RECIPE) for seed in range(5)]
     write_results(tmp_path, others, own_recipe_file(RECIPE, "lenet5-caffe"))
-    first, _, second, points = own_recipe_sheets(RECIPE, read_own_recipes(tmp_path)[RECIPE])
+    first, _, second, points = own_recipe_sheets(RECIPE, by_network(read_own_recipes(tmp_path)[RECIPE]))
     assert [first.title, second.title, points.title] == [
         "Targets on lenet-500-300",
         "Targets on lenet5-caffe",
@@ -70,3 +76,29 @@ def test_each_network_has_its_targets(tmp_path):
     assert [line[0].text for line in second.rows] == ["below 0.86"]
     assert [line[2].text for line in [first.rows[0], second.rows[0]]] == ["DBB at 1", "DBB at 9"]
     assert [line[1].text for line in points.rows] == ["9"]
+
+
+def test_figure(tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr("bayesprune.report.figures.own_recipe_curves.write_figure", lambda figure, path: drawn.update({path: figure}))
+    rows = [*five("1", [1.1, 1.1, 1.2, 1.1, 1.0], 14.0), *five("4", [1.4] * 5, 40.0), row("bb", "1", 0, 1.0, 9.0, recipe=RECIPE)]
+    results = write_results(tmp_path / "results", as_printed())
+    write_results(results, rows, own_recipe_file(RECIPE, NETWORK))
+    write_report(results, tmp_path / "docs")
+    ((path, figure),) = drawn.items()
+    assert path.name == "own-recipes-lenet-500-300.png"
+    (axes,) = figure.axes
+    curves = {
+        (line.get_marker(), line.get_color()): list(zip(*line.get_data(), strict=True)) for line in axes.lines if line.get_marker() == "s"
+    }
+    assert curves == {("s", colour_of("dbb")): [(14.0, 1.1), (40.0, 1.4)], ("s", colour_of("bb")): [(9.0, 1.0)]}
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["BB", "DBB", "the paper", "the paper's recipe, ours", RECIPE]
+    assert len(axes.containers) == 2, "a single model has no standard error"
+
+
+def test_figure_is_part_of_the_report(tmp_path):
+    results = write_results(tmp_path / "results", as_printed())
+    assert not any("own-recipes" in path.name for path in write_report(results, tmp_path / "docs"))
+    write_results(results, five("1", [1.1] * 5, 14.0), own_recipe_file(RECIPE, NETWORK))
+    assert tmp_path / "docs" / "figures" / "own-recipes-lenet-500-300.png" in write_report(results, tmp_path / "docs")
+    assert "](figures/own-recipes-lenet-500-300.png)" in (tmp_path / "docs" / "results.md").read_text(encoding="utf-8")

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from bayesprune.experiments.evidence import evidence_path
 from bayesprune.report.document.content import QUICK_BANNER, read_content
-from bayesprune.report.document.illustrations import kept_units_name, tradeoffs_name
+from bayesprune.report.document.illustrations import kept_units_name, own_recipes_name, tradeoffs_name
 from bayesprune.report.document.results_document import DOCUMENT, FIGURES, document
 from bayesprune.report.figures.model_figures import draw_model_figures, tell_as_warning
+from bayesprune.report.figures.own_recipe_curves import draw_own_recipes
 from bayesprune.report.figures.pruning_history import draw_pruning_history
 from bayesprune.report.figures.tradeoff_curves import draw_tradeoff_curves
 from bayesprune.report.page import PAGE, page
@@ -39,6 +40,10 @@ def write_report(results: Path, out: Path, say: Callable[[str], None] = tell_as_
             written.append(history)
         draw_tradeoff_curves([comparison], curves, QUICK_BANNER.partition(":")[0] if content.quick else "")
         written.append(curves)
+        recipes = {own.recipe: own.points[comparison.network] for own in content.own_recipes if comparison.network in own.points}
+        if recipes:
+            written.append(figures / own_recipes_name(comparison.label))
+            draw_own_recipes(comparison, recipes, written[-1])
     for path, text in ((out / DOCUMENT, document(content, out)), (out / PAGE, page(content, figures))):
         write_bytes(path, text.encode())
         written.append(path)

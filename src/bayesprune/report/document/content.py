@@ -1,5 +1,6 @@
 """What a report says, before it is written as a document or as a page."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,7 +8,7 @@ from bayesprune.errors import ResultsError
 from bayesprune.experiments.published import published_networks
 from bayesprune.experiments.rows import ResultRow
 from bayesprune.report.comparison.pairs import NetworkComparison, compare
-from bayesprune.report.comparison.points import diverged_rows, point_name
+from bayesprune.report.comparison.points import Point, diverged_rows, point_name, points_of
 from bayesprune.report.comparison.remarks import RECIPES, read_remarks
 from bayesprune.report.comparison.results import QUICK, read_own_recipes, read_results
 from bayesprune.report.document.comparison_sheets import main_sheet, summary_sheet, tradeoff_sheet
@@ -51,6 +52,7 @@ class OwnRecipeContent:
     Attributes:
         recipe: its name.
         remark: what it is.
+        points: of each network.
         tables: targets and points.
         diverged: a sentence for each model that diverged.
         provenance: of its rows.
@@ -58,6 +60,7 @@ class OwnRecipeContent:
 
     recipe: str
     remark: str
+    points: Mapping[str, Sequence[Point]]
     tables: tuple[Sheet, ...]
     diverged: tuple[str, ...]
     provenance: tuple[str, ...]
@@ -137,4 +140,5 @@ def _own_recipe_content(recipe: str, rows: list[ResultRow], remark: str) -> OwnR
     lost = [
         f"{row.network}, {point_name(row.method, row.tradeoff)}, seed {row.seed}, diverged: {row.reason}." for row in diverged_rows(rows)
     ]
-    return OwnRecipeContent(recipe, remark, tuple(own_recipe_sheets(recipe, rows)), tuple(lost), tuple(provenance_lines(rows)))
+    points = {network: points_of([row for row in rows if row.network == network]) for network in sorted({row.network for row in rows})}
+    return OwnRecipeContent(recipe, remark, points, tuple(own_recipe_sheets(recipe, points)), tuple(lost), tuple(provenance_lines(rows)))

@@ -6,6 +6,7 @@ from pathlib import Path
 from bayesprune.storage import exists
 
 CAPTIONS = {
+    "own-recipes": "BB and DBB by recipes of our own, with standard errors, beside the paper's recipe and the paper's points.",
     "kept-units": "Units that each gate keeps while the network is trained, and its test error.",
     "input-regions": "Which pixels DBB prunes for four images: BB keeps the same ones for all images, DBB chooses among them for each.",
     "class-correlation": "How alike the units are that DBB uses for two classes: correlations of the class averages of φ(x) in each layer.",
@@ -30,6 +31,11 @@ def kept_units_name(label: str) -> str:
 def tradeoffs_name(label: str) -> str:
     """The name of the file with a network's trade-off curves."""
     return f"tradeoffs-{label}.png"
+
+
+def own_recipes_name(label: str) -> str:
+    """The name of the file with the curves of our own recipes on a network."""
+    return f"own-recipes-{label}.png"
 
 
 def illustrations(figures: Path, label: str) -> list[Illustration]:

@@ -1,12 +1,11 @@
 """A recipe of our own beside the best that the paper prints."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bayesprune.experiments.protocol import OWN_TARGETS, Target
-from bayesprune.experiments.rows import ResultRow
-from bayesprune.report.comparison.points import Point, method_name, points_of
+from bayesprune.report.comparison.points import Point, method_name
 from bayesprune.report.comparison.verdicts import Standing
 from bayesprune.report.document.sheets import EMPTY, Cell, Sheet, number, sheet, tradeoff_cell, units_cell, words
 
@@ -37,11 +36,10 @@ def attempts(points: Sequence[Point], targets: Sequence[Target]) -> list[Attempt
     return [Attempt(target, found.get(target.tradeoff)) for target in targets]
 
 
-def own_recipe_sheets(recipe: str, rows: Sequence[ResultRow]) -> list[Sheet]:
-    """For each network the targets and all points of a recipe; nothing without rows."""
+def own_recipe_sheets(recipe: str, found: Mapping[str, Sequence[Point]]) -> list[Sheet]:
+    """The targets and all points of a recipe on each network."""
     sheets = []
-    for network in sorted({row.network for row in rows}):
-        points = points_of([row for row in rows if row.network == network])
+    for network, points in found.items():
         sheets += [_target_sheet(network, points, OWN_TARGETS[recipe][network]), _points_sheet(network, points)]
     return sheets
 
