@@ -80,16 +80,15 @@ def disagreement(logits: Tensor) -> Tensor:
 def uphill(gradient: Tensor, distance: Tensor) -> Tensor:
     """A step for each input in the direction in which its loss rises fastest: distance g / |g|, and none where the gradient is zero.
 
-    What a model predicts there should be what it predicts for the input itself (virtual adversarial training). The direction is that of the
-    loss with the labels, one step of it, instead of a power iteration on the divergence.
+    A model that is trained there too, with the same labels, predicts the same around its training inputs (adversarial training).
 
     Args:
         gradient: of the loss, one for each input.
         distance: Euclidean, one for each input.
 
     References:
-        Goodfellow et al., "Explaining and Harnessing Adversarial Examples", 2015; Miyato et al., "Virtual Adversarial Training", 2017,
-        equation 4, for the Euclidean norm.
+        Goodfellow et al., "Explaining and Harnessing Adversarial Examples", 2015; with the Euclidean norm, Miyato et al., "Virtual
+        Adversarial Training: A Regularization Method for Supervised and Semi-Supervised Learning", 2017.
     """
     flat = gradient.flatten(1)
     tiny = torch.finfo(flat.dtype).tiny

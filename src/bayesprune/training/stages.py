@@ -128,7 +128,7 @@ def _check_movable(model: nn.Module, training: BatchSource, loss: LossFunction) 
     """Whether inputs can be moved to where the loss is greater, before the first stage rather than after it."""
     inputs, targets = first_batch(training)
     check_movable(inputs)
-    with evaluating(model), torch.random.fork_rng(), torch.backends.cudnn.flags(enabled=False):  # Whose RNNs want training mode.
+    with evaluating(model), torch.random.fork_rng(devices=[]), torch.backends.cudnn.flags(enabled=False):  # Whose RNNs want training mode.
         here = inputs.detach().requires_grad_()
         gradient_of(loss(model(here.clone()), targets), here)
 
