@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 from gallery import GALLERY
+from torch import nn
 
 import bayesprune as bp
 
@@ -43,6 +44,18 @@ def test_nothing_pruned_is_said_and_nothing_is_lost(difference):
         result = bp.compact(gated, inputs)
     assert result.certificate.after.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert difference(model(*inputs), result.model.eval()(*inputs)) <= 1e-6
+
+
+@pytest.mark.parametrize("empty", [0, 1, 2])
+def test_a_network_that_always_says_the_same_is_warned_of(empty, set_gates):
+    model, x = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)), torch.rand(4, 6)
+    gated = set_gates(bp.sparsify(model, "bb", example_inputs=x), 0.25, seed=0).eval()
+    name, gate = list(bp.gates(gated).items())[empty]
+    with torch.no_grad():
+        gate.raw_a.fill_(-20.0)
+    with pytest.warns(bp.BayespruneWarning, match=f"no longer depend on the inputs, because .*{name} keep no unit"):
+        result = bp.compact(gated, x)
+    assert torch.equal(result.model(x), result.model(torch.rand(4, 6)))
 
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)

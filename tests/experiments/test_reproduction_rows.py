@@ -77,7 +77,7 @@ def test_rows_are_those_of_the_tables_in_order(done):
 def test_fields(done):
     _, rows, _ = done
     for row in rows:
-        assert set(row) == FIELDS | MORE.get(row["method"], set()) | ({"gates"} if row["method"] != "dense" else set())
+        assert set(row) == FIELDS | MORE.get(row["method"], set()) | ({"gates"} if row["method"] != "dense" else set()) | {"stage_recipe"}
         assert (row["network"], row["dataset"], row["recipe"], row["status"]) == ("lenet-500-300", "mnist", "tiny", "finished")
         assert row["device"] == "cpu"
         assert 0 <= row["error"] <= 100
@@ -85,7 +85,7 @@ def test_fields(done):
         assert row["seconds"] > 0
         assert all(type(row[name]) is int for name in ("macs", "parameters", "epochs", "side_by_side", "seed"))
         stage = {"dense": "dense", "dbb": "dependent"}.get(row["method"], "pruned")
-        assert row["epochs"] == EPOCHS[stage]
+        assert row["epochs"] == row["stage_recipe"]["epochs"] == EPOCHS[stage]
         assert row["side_by_side"] == (2 if row["method"] in ("dense", "cd") else 4)
         assert [set(look) for look in row["history"]] == [{"epoch", "seconds", "error", "kept"}] * EPOCHS[stage]
         assert [look["epoch"] for look in row["history"]] == list(range(1, EPOCHS[stage] + 1))

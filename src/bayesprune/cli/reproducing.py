@@ -38,7 +38,7 @@ def reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="A small form of everything, on a processor; its rows say so.")] = False,
     methods: Annotated[str | None, typer.Option(help="Only these rows, separated by commas: dense, cd, gd, sbp, l0, vib, bb, dbb.")] = None,
     recipe: Annotated[str | None, typer.Option(help="A recipe of our own, for BB and DBB: consistent or smooth.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas; by default three, for our own recipe five.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas; by default three, for our own recipes five.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data set is; see 'bayesprune data'.")] = None,
     side_by_side: Annotated[int | None, typer.Option(min=1, help="How many models are trained at a time, at most.")] = None,

@@ -196,7 +196,8 @@ def _warn_if_nothing_is_pruned(found: dict[str, Gate]) -> None:
 
 def _warn_if_input_is_lost(small: fx.GraphModule, found: dict[str, Gate]) -> None:
     """Say so if training has pruned too much: a network that always says the same is exact, and of no use."""
-    if any(node.users for node in _placeholders(small)) or not _placeholders(small):
+    readers = [user for node in _placeholders(small) for user in node.users]
+    if any(reader.target != "size" for reader in readers) or not _placeholders(small):  # A constant is still as large as the batch.
         return
     empty = [name for name, gate in found.items() if not bool(gate.keep().any())]
     who = ", ".join(empty) or "the gates"

@@ -206,10 +206,12 @@ def own_protocol(network: str, recipe: str, seeds: Sequence[int] | None = None) 
         InputError: there is no such recipe, or it has no targets on this network.
     """
     published = protocol(network, seeds=seeds or OWN_SEEDS)
-    own = find_recipe(recipe)
-    if own.name not in OWN_TARGETS:
-        raise InputError(f"recipes of our own are {', '.join(OWN_TARGETS)}; leave --recipe out for the paper's")
-    targets = OWN_TARGETS[own.name]
+    if recipe not in OWN_TARGETS:
+        hint = did_you_mean(recipe, OWN_TARGETS)
+        raise InputError(
+            f"'{recipe}' is no recipe of our own: they are {', '.join(OWN_TARGETS)}; leave --recipe out for the paper's.{hint}"
+        )
+    own, targets = find_recipe(recipe), OWN_TARGETS[recipe]
     if network not in targets:
         raise InputError(f"'{own.name}' was made for {', '.join(targets)}; try it on {network} with 'bayesprune run --recipe'")
     chosen = tuple(target.tradeoff for target in targets[network])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayesprune.errors import InputError, ResultsError
+from bayesprune.errors import InputError, ResultsError, RunFolderError
 from bayesprune.experiments.fleets import Fleets
 from bayesprune.experiments.main_job import RunConfig, build_seeded, data_of
 from bayesprune.experiments.protocol import Entry, Protocol
@@ -62,7 +62,10 @@ def run_reproduction(
     _check_places(places)
     common = RunConfig(network=protocol.network, dataset=protocol.dataset, recipe="paper", device=device, data_dir=data_dir, shrink=False)
     configuration = _configuration(protocol, data_dir)
-    check_folder(places.work, configuration)
+    try:
+        check_folder(places.work, configuration)
+    except RunFolderError as error:
+        raise RunFolderError(f"{error} for checkpoints with --work, or remove this one") from error
     rows = rows_there(protocol, places.rows)
     fleets = [missing for fleet in protocol.fleets(side_by_side) if (missing := fleet.without(rows))]
     if fleets:

@@ -150,7 +150,7 @@ SMOOTH = Recipe(
     tradeoffs={"bb": 6.0},
 )
 """As ``consistent``, but the second showing of every batch is moved to where its loss is greater, so that predictions hold around the
-training inputs. Found by experiment: benchmarks/recipe_search."""
+training inputs, and the divergence of the input-dependent stage has its published weight. Found by experiment: benchmarks/recipe_search."""
 
 RECIPES = {recipe.name: recipe for recipe in (PAPER, FAST, CONSISTENT, SMOOTH)}
 

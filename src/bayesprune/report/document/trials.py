@@ -176,7 +176,7 @@ def _search_sheet(network: str, trials: Sequence[Trial]) -> Sheet:
     headings = ("settings", "program", "#epochs", "#seeds", "trade-offs", "BB", "DBB", f"#DBB at {_COMPARED_AT:g}x")
     note = (
         f"{_note(trials)} BB and DBB: mean error in percent at xFLOPs, a trade-off after the other; the last column is on the line between "
-        f"two of them. The standard error of a mean is about {_noise(trials):.2f} points.{_averaging(trials)}"
+        f"two of them.{_noise(trials)}{_averaging(trials)}"
     )
     return sheet(f"Candidates for a recipe of our own, on {network}", headings, lines, note)
 
@@ -198,11 +198,14 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _noise(trials: Sequence[Trial]) -> float:
-    """The standard error of the mean over seeds of an error, of all groups together."""
+def _noise(trials: Sequence[Trial]) -> str:
+    """The standard error of the mean over seeds of an error, of all groups together, where there are several seeds."""
     groups = [[trial.error for trial in own] for own in _grouped(trials, *_CANDIDATE, "stage", "tradeoff")]
     several = [errors for errors in groups if len(errors) > 1]
-    return math.sqrt(fmean(variance(errors) / len(errors) for errors in several)) if several else math.inf
+    if not several:
+        return ""
+    error = math.sqrt(fmean(variance(errors) / len(errors) for errors in several))
+    return f" Where there are several seeds, the standard error of a mean is about {error:.2f} points."
 
 
 def _averaging(trials: Sequence[Trial]) -> str:
