@@ -104,6 +104,7 @@ def test_stages_of_different_length_and_other_pretraining(tmp_path):
     rows = [tried(1.4, 9.0, "bb"), tried(1.4, 20.0) | {"epochs": 60}, tried(1.2, 20.0, pretraining=20)]
     (sheet,) = trial_sheets(write_results(tmp_path, rows, SEARCH))
     assert [(line[0], line[2]) for line in texts(sheet)] == [("the paper's", "150 + 60"), ("epochs of pretraining 20", "150")]
+    assert sheet.note.startswith("2 models")
 
 
 def test_candidates_of_each_network(tmp_path):

@@ -28,8 +28,8 @@ _USUAL: Mapping[str, Any] = {
 """The paper's settings: what differs from them is named."""
 _CANDIDATE = ("program", "name", *(name for name in _USUAL if name not in ("schedule", "kl_warmup")))  # The last two are of the program.
 """What tells candidates apart: those of one name may have different settings."""
-_IDENTITY = ("network", "method", "prices", "length_scale", "entropy_weight", *_CANDIDATE, "tradeoff", "seed", "epochs")
-"""What tells models apart; a model may have a row for each of its stages."""
+_SETTING = ("network", "method", "prices", "length_scale", "entropy_weight", "epochs")
+"""What tells settings of baselines apart."""
 _NAMES = {
     "gate_weights": "divergence by gate",
     "rate": "rates times",
@@ -130,13 +130,13 @@ def _tradeoff(fields: Fields) -> float:
 
 def _tuning_sheet(trials: Sequence[Trial]) -> Sheet:
     lines = []
-    for own in _grouped(trials, "network", "method", "prices", "length_scale", "entropy_weight", "epochs"):
+    for own in _grouped(trials, *_SETTING):
         fields = own[0].fields
         what = [words(own[0].network), words(method_name(fields.text("method"))), words(_baseline_setting(fields))]
         chosen = words("yes") if _is_chosen(fields) else EMPTY
         lines.append([*what, number(own[0].epochs, 0), _points(means(own)), chosen])
     headings = ("network", "method", "setting", "#epochs", "error % at xFLOPs, a trade-off after the other", "chosen")
-    return sheet("Settings of baselines that no publication gives", headings, lines, _note(trials))
+    return sheet("Settings of baselines that no publication gives", headings, lines, _note(trials, _SETTING))
 
 
 def _baseline_setting(fields: Fields) -> str:
@@ -175,8 +175,8 @@ def _search_sheet(network: str, trials: Sequence[Trial]) -> Sheet:
         )
     headings = ("settings", "program", "#epochs", "#seeds", "trade-offs", "BB", "DBB", f"#DBB at {_COMPARED_AT:g}x")
     note = (
-        f"{_note(trials)} BB and DBB: mean error in percent at xFLOPs, a trade-off after the other; the last column is on the line between "
-        f"two of them.{_noise(trials)}{_averaging(trials)}"
+        f"{_note(trials, _CANDIDATE)} BB and DBB: mean error in percent at xFLOPs, a trade-off after the other; the last column is on the "
+        f"line between two of them.{_noise(trials)}{_averaging(trials)}"
     )
     return sheet(f"Candidates for a recipe of our own, on {network}", headings, lines, note)
 
@@ -222,11 +222,11 @@ def _points(points: Sequence[Mean]) -> Cell:
     )
 
 
-def _note(trials: Sequence[Trial]) -> str:
-    models = _grouped(trials, *_IDENTITY)
+def _note(trials: Sequence[Trial], settings: Sequence[str]) -> str:
+    models = _grouped(trials, *settings, "tradeoff", "seed")  # A model may have a row for each of its stages.
     hardware = sorted({trial.hardware for trial in trials})
     return (
-        f"{len(models)} models on {' and on '.join(hardware)}, trained without the last 10,000 training images and measured on them: "
+        f"{len(models)} model{'s' * (len(models) != 1)} on {' and on '.join(hardware)}, trained without the last 10,000 training images and measured on them: "
         "no test image was looked at."
     )
 
