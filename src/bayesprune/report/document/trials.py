@@ -226,8 +226,8 @@ def _note(trials: Sequence[Trial], settings: Sequence[str]) -> str:
     models = _grouped(trials, *settings, "tradeoff", "seed")  # A model may have a row for each of its stages.
     hardware = sorted({trial.hardware for trial in trials})
     return (
-        f"{len(models)} model{'s' * (len(models) != 1)} on {' and on '.join(hardware)}, trained without the last 10,000 training images and measured on them: "
-        "no test image was looked at."
+        f"{len(models)} model{'s' * (len(models) != 1)} on {' and on '.join(hardware)}, trained without the last 10,000 training images "
+        "and measured on them: no test image was looked at."
     )
 
 
