@@ -120,7 +120,7 @@ PROGRAMS = {
     "moved further, short": replace(MOVED_SHORT, candidates=[], more=[(moved(0.75), (6.0,)), (moved(0.5), (10.0,))]),
     "moved furthest, short": replace(MOVED_SHORT, candidates=[], more=[(moved(0.75), (10.0,)), (moved(1.0), (6.0,))]),
     "moved": Program(
-        [moved(0.5), moved(0.75), moved(1.0)],
+        [moved(0.35), moved(0.5), moved(0.75)],
         tradeoffs=(2.0, 8.0, 12.0),
         seeds=(0, 1),
         epochs=(200, 200),
