@@ -28,7 +28,7 @@ REPRODUCE_EXAMPLES = """**Examples**
 
 `bayesprune reproduce lenet5-caffe --methods bb,dbb` — a part of it; the same command goes on where it was stopped
 
-`bayesprune reproduce lenet-500-300 --recipe smooth` — our own recipe for BB and DBB, with five seeds, in a file of its own
+`bayesprune reproduce lenet-500-300 --recipe consistent` — our own recipe for BB and DBB, with five seeds, in a file of its own
 
 `bayesprune reproduce lenet-500-300 --quick` — everything in a small form, minutes on a processor: to see it work, not to compare"""
 

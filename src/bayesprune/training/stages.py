@@ -73,9 +73,7 @@ def run_stages(
     _check_plans(plans)
     recipes = [plans[0].recipe.stages[stage] for stage in plans[0].stages]
     if any(recipe.shows_twice for recipe in recipes):
-        _check_pairs(training)
-    if any(recipe.perturbation for recipe in recipes):
-        _check_movable(models[0], training, loss)
+        _check_pairs(models[0], training, loss, moved=any(recipe.perturbation for recipe in recipes))
     runs = [StagedRun(model) for model in models]
     rows: list[dict[str, Any]] = []
     for stage in plans[0].stages:
@@ -117,16 +115,14 @@ def _check_plans(plans: Sequence[Plan]) -> None:
             raise InputError("models that are trained side by side have the same method, stages, recipe and precision")
 
 
-def _check_pairs(training: BatchSource) -> None:
-    """Whether these batches can be shown twice and compared, before the first stage rather than after it."""
+def _check_pairs(model: nn.Module, training: BatchSource, loss: LossFunction, moved: bool) -> None:
+    """Whether these batches can be shown twice and compared, and moved if need be, before the first stage rather than after it."""
     if isinstance(training, RankBatches):
         raise InputError("a recipe that shows batches twice is for one process: start without torchrun, or choose another recipe")
-    check_classes(first_batch(training)[1])
-
-
-def _check_movable(model: nn.Module, training: BatchSource, loss: LossFunction) -> None:
-    """Whether inputs can be moved to where the loss is greater, before the first stage rather than after it."""
     inputs, targets = first_batch(training)
+    check_classes(targets)
+    if not moved:
+        return
     check_movable(inputs)
     with evaluating(model), torch.random.fork_rng(devices=[]), torch.backends.cudnn.flags(enabled=False):  # Whose RNNs want training mode.
         here = inputs.detach().requires_grad_()

@@ -1,6 +1,7 @@
 """Error against speed-up of recipes of our own, beside the paper's recipe and the paper's points."""
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -9,7 +10,7 @@ from matplotlib.lines import Line2D
 from bayesprune.report.comparison.pairs import NetworkComparison
 from bayesprune.report.comparison.points import Point, method_name
 from bayesprune.report.figures.canvas import INK, write_figure
-from bayesprune.report.figures.tradeoff_axes import colour_of, panels, style_tradeoff_axes
+from bayesprune.report.figures.tradeoff_axes import colour_of, median_curve, panels, printed_curve, style_tradeoff_axes
 
 _METHODS = ("bb", "dbb")
 _MARKERS = "s^Dv"
@@ -26,11 +27,19 @@ def draw_own_recipes(comparison: NetworkComparison, recipes: Mapping[str, Sequen
     """
     figure, (axes,) = panels(1)
     for method in _METHODS:
-        printed = sorted((row.paper.speedup, row.paper.error) for row in comparison.distinct if row.paper.method == method)
-        _curve(axes, printed, method, marker="o", markerfacecolor="none", linestyle=(0, (4, 3)), linewidth=1.0, alpha=0.55)
-        _curve(axes, _medians(comparison.points, method), method, marker="o", linewidth=1.0, alpha=0.55)
-        for marker, points in zip(_MARKERS, recipes.values(), strict=False):
-            _curve(axes, _medians(points, method), method, marker=marker, linewidth=1.8)
+        _curve(
+            axes,
+            printed_curve(comparison, method),
+            method,
+            marker="o",
+            markerfacecolor="none",
+            linestyle=(0, (4, 3)),
+            linewidth=1.0,
+            alpha=0.55,
+        )
+        _curve(axes, median_curve(comparison.points, method), method, marker="o", linewidth=1.0, alpha=0.55)
+        for marker, points in zip(cycle(_MARKERS), recipes.values(), strict=False):
+            _curve(axes, median_curve(points, method), method, marker=marker, linewidth=1.8)
             several = [point for point in points if point.method == method and len(point.outcomes) > 1]
             for point in several:
                 axes.errorbar(point.speedup, point.error, point.standard_error, color=colour_of(method), linewidth=1.0, capsize=2.5)
@@ -39,14 +48,13 @@ def draw_own_recipes(comparison: NetworkComparison, recipes: Mapping[str, Sequen
         *(Line2D([], [], color=colour_of(method), linewidth=1.8, label=method_name(method)) for method in _METHODS),
         Line2D([], [], color=INK, marker="o", markersize=5, markerfacecolor="none", linestyle=(0, (3, 2)), alpha=0.6, label=_BY_PAPER),
         Line2D([], [], color=INK, marker="o", markersize=5, linewidth=1.0, alpha=0.6, label=_AS_PUBLISHED),
-        *(Line2D([], [], color=INK, marker=marker, markersize=5, label=name) for marker, name in zip(_MARKERS, recipes, strict=False)),
+        *(
+            Line2D([], [], color=INK, marker=marker, markersize=5, label=name)
+            for marker, name in zip(cycle(_MARKERS), recipes, strict=False)
+        ),
     ]
     axes.legend(handles=styles, frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     write_figure(figure, path)
-
-
-def _medians(points: Sequence[Point], method: str) -> list[tuple[float, float]]:
-    return sorted((point.speedup, point.error) for point in points if point.method == method)
 
 
 def _curve(axes: Axes, points: Sequence[tuple[float, float]], method: str, **style: object) -> None:

@@ -1,5 +1,6 @@
 """What curves of error against speed-up share, in figures and pages: a colour for each method, and axes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -7,6 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from bayesprune.report.comparison.pairs import NetworkComparison
+from bayesprune.report.comparison.points import Point
 from bayesprune.report.figures.canvas import GRID, new_figure
 
 _FEW = 300
@@ -45,6 +48,16 @@ def panels(count: int) -> tuple[Figure, list[Axes]]:
 def colour_of(method: str) -> str | None:
     """A method's colour on white; None lets matplotlib choose."""
     return COLOURS[method].light if method in COLOURS else None
+
+
+def printed_curve(comparison: NetworkComparison, method: str) -> list[tuple[float, float]]:
+    """Speed-up and error of the paper's rows of a method, from the slowest on."""
+    return sorted((row.paper.speedup, row.paper.error) for row in comparison.distinct if row.paper.method == method)
+
+
+def median_curve(points: Sequence[Point], method: str) -> list[tuple[float, float]]:
+    """Speed-up and error of our points of a method, from the slowest on."""
+    return sorted((point.speedup, point.error) for point in points if point.method == method)
 
 
 def style_tradeoff_axes(axes: Axes, title: str) -> None:

@@ -11,7 +11,7 @@ from bayesprune.report.comparison.pairs import NetworkComparison
 from bayesprune.report.comparison.points import method_name
 from bayesprune.report.figures.canvas import write_figure
 from bayesprune.report.figures.frame import frame_of
-from bayesprune.report.figures.tradeoff_axes import colour_of, panels, style_tradeoff_axes
+from bayesprune.report.figures.tradeoff_axes import colour_of, median_curve, panels, printed_curve, style_tradeoff_axes
 
 _INK = "#555555"
 
@@ -37,14 +37,14 @@ def _draw_network(axes: Axes, comparison: NetworkComparison) -> None:
     handles = []
     for method in METHODS:
         colour = colour_of(method)
-        printed = sorted((row.paper.speedup, row.paper.error) for row in comparison.distinct if row.paper.method == method)
+        printed = printed_curve(comparison, method)
         points = [point for point in comparison.points if point.method == method]
         if printed:
             axes.plot(*zip(*printed, strict=True), color=colour, alpha=0.4, linestyle=(0, (4, 3)), linewidth=1.0, zorder=2)
             axes.plot(*zip(*printed, strict=True), "o", color=colour, alpha=0.45, markersize=5.5, markerfacecolor="none", zorder=2)
         if points:
             runs = [outcome for point in points for outcome in point.outcomes]
-            medians = sorted((point.speedup, point.error) for point in points)
+            medians = median_curve(points, method)
             axes.scatter([run.speedup for run in runs], [run.error for run in runs], s=8, color=colour, alpha=0.4, linewidths=0, zorder=3)
             axes.plot(*zip(*medians, strict=True), marker="o", markersize=5.5, linewidth=1.8, color=colour, zorder=4)
             handles.append(Line2D([], [], color=colour, marker="o", markersize=5, linewidth=1.8, label=method_name(method)))
