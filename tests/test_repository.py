@@ -36,9 +36,10 @@ ROOMS: dict[str, set[str]] = {
     "summary": {"gates", "cost"},
     "storage": {"errors"},
     "artifact": {"graph", "attach", "cost", "storage", "version"},
+    "adaptive": {"compact", "storage"},
     "benchmark": {"cost", "artifact", "version"},
     "training": {"data", "objective", "prediction", "attach", "cost", "summary", "storage", "version"},
-    "experiments": {"training", "compact", "artifact", "benchmark"},
+    "experiments": {"training", "compact", "artifact", "adaptive", "benchmark"},
     "report": {"experiments", "analysis"},
 }
 DOOR = "__init__"  # the public names: gathers from every room, and only the command line looks through it

@@ -2,8 +2,8 @@
 
 A candidate is a set of settings that differ from the paper's; each is trained with BB and then DBB at some trade-offs and seeds, on a GPU
 many candidates side by side. What differs between models of one program enters as tensors. Appends a row for each model and stage, with
-the validation error of the last weights and of their average over the second half of the stage. On a processor models are trained one by
-one and shrink meanwhile, and nothing is averaged.
+the validation error of the last weights and of their average over the second half of the stage. On a processor only the seeds of a
+candidate at a trade-off are trained side by side; they shrink meanwhile, and nothing is averaged.
 
     python -m benchmarks.recipe_search --programs regularisers consistency --rows results/recipe-search.jsonl
 """
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rows", type=Path, required=True, help="append raw numbers to this JSONL file")
     parser.add_argument("--pretraining", type=int, default=100, help="epochs of the networks that all start from")
-    parser.add_argument("--first", type=int, default=0, help="on a processor: begin with this model")
+    parser.add_argument("--first", type=int, default=0, help="on a processor: begin with this candidate and trade-off")
     parser.add_argument("--of", type=int, default=1, help="on a processor: take one of so many, for several processes")
     arguments = parser.parse_args()
     make_folder(arguments.rows.parent)
@@ -39,8 +39,8 @@ def main() -> None:
         seeds = sorted({seed for program in programs if program.network == network for seed in program.seeds})
         pretrained[network] = pretrain(network, data, seeds, arguments.pretraining, device)
     for name, program in zip(arguments.programs, programs, strict=True):
-        # On a processor models are trained one by one: side by side none could shrink below the widest.
-        fleets = [[each] for each in program.tried()[arguments.first :: arguments.of]] if device.type == "cpu" else [program.tried()]
+        # Side by side no model shrinks below the widest, so on a processor only those of about the same size are.
+        fleets = program.alike()[arguments.first :: arguments.of] if device.type == "cpu" else [program.tried()]
         for fleet in fleets:
             for row in search(name, program, fleet, data, pretrained[program.network], device):
                 append_row(arguments.rows, {**row, "pretraining": arguments.pretraining})

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Literal
 
 
@@ -99,3 +101,7 @@ class Program:
         """Candidate, trade-off and seed of every model."""
         asked = [*((candidate, self.tradeoffs) for candidate in self.candidates), *self.more]
         return [(candidate, gamma, seed) for candidate, tradeoffs in asked for gamma in tradeoffs for seed in self.seeds]
+
+    def alike(self) -> list[list[Tried]]:
+        """The models in groups that differ in their seeds alone."""
+        return [list(group) for _, group in groupby(self.tried(), key=itemgetter(0, 1))]

@@ -119,6 +119,10 @@ PROGRAMS = {
     "moved, short": MOVED_SHORT,
     "moved further, short": replace(MOVED_SHORT, candidates=[], more=[(moved(0.75), (6.0,)), (moved(0.5), (10.0,))]),
     "moved furthest, short": replace(MOVED_SHORT, candidates=[], more=[(moved(0.75), (10.0,)), (moved(1.0), (6.0,))]),
+    "moved, heavy": replace(MOVED_SHORT, candidates=[moved(0.5)], tradeoffs=(9.0, 13.0), seeds=(0, 1)),
+    "moved, heavy, longer": replace(
+        MOVED_SHORT, candidates=[moved(0.5)], tradeoffs=(9.0, 13.0), seeds=(0, 1), epochs=(120, 100), gate_speed=2.5
+    ),
     "moved": Program(
         [moved(0.35), moved(0.5), moved(0.75)],
         tradeoffs=(2.0, 8.0, 12.0),

@@ -49,7 +49,7 @@ class Averages:
 def search(
     name: str, program: Program, tried: Sequence[Tried], data: Dataset, pretrained: dict[int, nn.Module], device: torch.device
 ) -> Iterator[dict[str, Any]]:
-    """The rows of some models of a program, trained side by side; a single one shrinks on a processor."""
+    """The rows of some models of a program, trained side by side; on a processor they shrink meanwhile."""
     training, validation = batches_of(data, PAPER, device)
     models: list[nn.Module] = []
     for candidate, _, seed in tried:
@@ -89,7 +89,7 @@ def _stage(
     training: TensorBatches,
     validation: TensorBatches,
 ) -> Iterator[dict[str, Any]]:
-    shrink = len(models) == 1 and next(models[0].parameters()).device.type == "cpu"
+    shrink = next(models[0].parameters()).device.type == "cpu"
     trainer = StageTrainer(
         models,
         training,
@@ -100,6 +100,7 @@ def _stage(
         rate_factors=[candidate.rate for candidate, *_ in tried],  # All ones cost nothing.
         consistency=consistency,
         perturbation=[candidate.perturbation for candidate, *_ in tried],
+        compiled=True,
         shrink=shrink,
     )
     averages = None if shrink else Averages(trainer)

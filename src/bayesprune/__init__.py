@@ -10,6 +10,7 @@ Example:
     >>> bp.save(result.model, "small.safetensors")
 """
 
+from bayesprune.adaptive import AdaptiveModel
 from bayesprune.artifact import export_onnx, load, save
 from bayesprune.attach import Placement, make_dependent, placement, sparsify
 from bayesprune.benchmark import Benchmark, benchmark
@@ -24,6 +25,7 @@ from bayesprune.training import FitResult, fit
 from bayesprune.version import __version__
 
 __all__ = [
+    "AdaptiveModel",
     "BayespruneError",
     "BayespruneWarning",
     "Benchmark",

@@ -86,11 +86,12 @@ class Fleets:
 
     def plan(self, method: str, tradeoff: str | None, seed: int) -> Plan:
         """What to do to a member in the stage of a method."""
+        compiled = self.protocol.images is None  # A quick one is over before that pays.
         if method == DENSE:
-            return Plan(DENSE, self.protocol.recipe, ("dense",), seed)
+            return Plan(DENSE, self.protocol.recipe, ("dense",), seed, compiled=compiled)
         asked = replace(self.common, method=method, seed=seed, tradeoff=None if tradeoff is None else tradeoff_value(tradeoff))
         plan = plan_of(asked, self.protocol.recipe, self.whole)
-        return replace(plan, stages=usual_stages(method)[-1:], share=len(self.data.train) / self.whole)
+        return replace(plan, stages=usual_stages(method)[-1:], share=len(self.data.train) / self.whole, compiled=compiled)
 
     def _start(self, seed: int) -> StagedRun:
         """The pretrained network of a seed; all are pretrained together when the first is asked for."""

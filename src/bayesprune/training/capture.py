@@ -11,11 +11,11 @@ from torch import Tensor
 from bayesprune.data.batches import EpochPlan, TensorBatches
 from bayesprune.errors import BayespruneError, BayespruneWarning
 from bayesprune.example_inputs import first_line
+from bayesprune.training.compilation import compiler_settings
 from bayesprune.training.convolutions import as_products
 from bayesprune.training.step import Step
 
 _WARM_UPS = 3
-_COMPILATIONS = 10_000
 
 
 def captured_epoch(step: Step, source: TensorBatches, plan: EpochPlan) -> "CapturedEpoch | None":
@@ -54,8 +54,7 @@ class CapturedEpoch:
         if compiled:
             step.objective = torch.compile(step.objective, dynamic=False, fullgraph=True)
         try:
-            # Narrower models, and other networks, are compiled anew each: as often as need be.
-            with torch._dynamo.config.patch(recompile_limit=_COMPILATIONS, accumulated_recompile_limit=_COMPILATIONS):
+            with compiler_settings():
                 self.graph = self._captured()
         except BaseException:
             step.objective = self.plainly

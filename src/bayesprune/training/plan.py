@@ -33,6 +33,7 @@ class Plan:
         share: the part of the data set that is trained on; divergences weigh as they would with all of it.
         before_norm: where the gates of convolutions go; see ``sparsify``.
         precision: the type to compute layers in, by name.
+        compiled: compile steps on a processor too, where that pays; see ``StageTrainer``.
     """
 
     method: str
@@ -45,6 +46,7 @@ class Plan:
     share: float = 1.0
     before_norm: bool = False
     precision: str = "float32"
+    compiled: bool = False
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:

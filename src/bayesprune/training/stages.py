@@ -163,6 +163,7 @@ def _take_up(
         seeds=seeds,
         consistency=[plan.consistency(stage) for plan in plans],
         precision=precision,
+        compiled=plans[0].compiled,
         shrink=recipe.shrink,
     )
     if found is None:

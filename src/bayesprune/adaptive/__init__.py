@@ -1,0 +1,6 @@
+"""Per-input execution: a network with input-dependent gates runs only what an input needs."""
+
+from bayesprune.adaptive.model import AdaptiveModel
+from bayesprune.adaptive.plan import ExecutionPlan, PlannedLayer
+
+__all__ = ["AdaptiveModel", "ExecutionPlan", "PlannedLayer"]

@@ -1,0 +1,168 @@
+"""How long a layer takes in each way, measured once on the machine at hand."""
+
+import contextlib
+import json
+import math
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesprune.adaptive.choice import Choice, Line
+from bayesprune.adaptive.layers import AdaptiveLayer
+from bayesprune.adaptive.segments import Segment
+from bayesprune.adaptive.ways import FUSED
+from bayesprune.errors import StorageError
+from bayesprune.storage import make_folder, write_bytes
+
+_SHARES = (0.0, 0.125, 0.25, 0.5, 0.75)
+"""Of the units, at which ways are measured."""
+_SECONDS = 0.004
+"""For one point of a line."""
+_CALLS = (5, 200)
+"""At least and at most."""
+
+
+class Calibration:
+    """Measures layers, and remembers what it has measured, in a file if it has one.
+
+    A file that cannot be read, or not be written, costs no more than the time to measure again.
+
+    Args:
+        path: of the file; None to remember nothing beyond the process.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._known: dict[str, Any] = self._read()
+        self._measured = False
+
+    def choice(self, segment: Segment, layer: AdaptiveLayer, shape: torch.Size, batch: int) -> Choice:
+        """What is known about a layer and batches of a size.
+
+        Args:
+            segment: what the layer stands for.
+            layer: that computes it.
+            shape: of the activation that is masked, for any batch.
+            batch: the size of the batches.
+        """
+        like = layer.by_unit
+        key = f"{_machine(like.device)}; {_signature(segment, layer, shape, like.dtype)}; batch {batch}"
+        found: Any = self._known.get(key)
+        if not _is_sound(found, layer):
+            found = self._known[key] = _measure(layer, torch.Size((batch, *shape[1:])))
+            self._measured = True
+        ways = {way: Line(*found["ways"][way]) for way in layer.ways}
+        return Choice(batch, found["full"], found["look"], ways)
+
+    def keep(self) -> None:
+        """Write down what was measured."""
+        if self.path is None or not self._measured:
+            return
+        with contextlib.suppress(StorageError, OSError):
+            make_folder(self.path.parent)
+            write_bytes(self.path, json.dumps(self._read() | self._known, indent=0).encode())
+            self._measured = False
+
+    def _read(self) -> dict[str, Any]:
+        if self.path is None:
+            return {}
+        try:
+            content = json.loads(self.path.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+
+def usual_path() -> Path:
+    """The file in the user's cache folder."""
+    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(folder) / "bayesprune" / "calibration.json"
+
+
+@torch.no_grad()
+def _measure(layer: AdaptiveLayer, shape: torch.Size) -> dict[str, Any]:
+    like = layer.by_unit
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(shape, generator=generator).to(like.device, like.dtype)
+    full_mask = torch.ones((shape[0], layer.units), device=like.device, dtype=like.dtype)
+    full = _seconds(lambda: layer.in_full(x, full_mask), like.device)
+    points: dict[str, list[tuple[float, float]]] = {way: [] for way in layer.ways}
+    looks = []
+    for share in _SHARES:
+        count = round(share * layer.units)
+        units = torch.randperm(layer.units, generator=generator)[:count].sort().values.to(like.device)
+        mask = torch.zeros_like(full_mask).index_fill_(1, units, 0.5)
+        looks.append(_seconds(lambda mask=mask: _look(mask), like.device))  # type: ignore[misc]
+        for way in layer.ways:
+            seconds = _seconds(lambda way=way, mask=mask, units=units: _fresh(layer, way, x, mask, units), like.device)  # type: ignore[misc]
+            points[way].append((count * (shape[0] if way == FUSED else 1), seconds))
+    return {
+        "full": full,
+        "look": statistics.median(looks),
+        "ways": {way: [line.start, line.slope] for way, line in ((way, Line.through(of_way)) for way, of_way in points.items())},
+    }
+
+
+def _fresh(layer: AdaptiveLayer, way: Any, x: Tensor, mask: Tensor, units: Tensor) -> Tensor:
+    """Without anything that was kept from the call before: masks seldom come again at once."""
+    layer.slices.clear()
+    return layer.from_units(way, x, mask, units)
+
+
+def _look(mask: Tensor) -> Tensor:
+    if mask.shape[0] == 1:
+        return torch.nonzero(mask[0]).squeeze(1)
+    needed = mask != 0
+    int(needed.sum())
+    return torch.nonzero(needed.any(dim=0)).squeeze(1)
+
+
+def _seconds(call: Callable[[], Tensor], device: torch.device) -> float:
+    """The median of some calls, after two that do not count."""
+    taken: list[float] = []
+    for _ in range(2):
+        call()
+    end = time.perf_counter() + _SECONDS
+    while len(taken) < _CALLS[0] or (time.perf_counter() < end and len(taken) < _CALLS[1]):
+        _wait(device)
+        started = time.perf_counter()
+        call()
+        _wait(device)
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def _machine(device: torch.device) -> str:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.node()} {platform.machine()}"
+    return f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+
+
+def _signature(segment: Segment, layer: AdaptiveLayer, shape: torch.Size, dtype: torch.dtype) -> str:
+    """All that the time of a layer depends on."""
+    own: Any = layer.layer
+    about = f"{type(own).__name__} {tuple(own.weight.shape)}"
+    if not isinstance(own, nn.Linear):
+        about += f" {own.stride} {own.padding} {own.dilation}"
+    between = " ".join(node.name.rstrip("_0123456789") for node in segment.path[1:])
+    return f"{about} from {tuple(shape[1:])} with {layer.units} units, {between or 'nothing'} between, {dtype}"
+
+
+def _is_sound(found: Any, layer: AdaptiveLayer) -> bool:
+    """Whether a file's entry is one that could have been written for a layer."""
+    try:
+        numbers = [found["full"], found["look"], *(number for way in layer.ways for number in found["ways"][way])]
+    except (KeyError, TypeError):
+        return False
+    return len(numbers) == 2 + 2 * len(layer.ways) and all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers)

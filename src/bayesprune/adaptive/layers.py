@@ -1,0 +1,151 @@
+"""A layer behind a mask, computed from the units that an input needs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bayesprune.adaptive.choice import Choice
+from bayesprune.adaptive.grouping import grouped
+from bayesprune.adaptive.segments import Segment
+from bayesprune.adaptive.slices import Slices
+from bayesprune.adaptive.ways import FUSED, GATHER, Way
+
+_CONVOLVE: Mapping[int, Callable[..., Tensor]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
+_SUM = 0
+
+
+class NothingNeeded(Exception):  # noqa: N818  No error: the quickest way out of a network whose result is known.
+    """No input of the batch needs a unit of a layer on which everything behind it depends."""
+
+
+class AdaptiveLayer(nn.Module):
+    """Multiplies an activation by a mask and computes the layer behind it, from the units that the mask leaves if that is faster.
+
+    It holds the weights once more, unit by unit, so that those of a few units lie together.
+
+    Args:
+        segment: what it stands for.
+        decides: whether the network's results depend on nothing else, so that they are known where no unit is needed.
+    """
+
+    by_unit: Tensor
+    selection: Tensor | None
+
+    def __init__(self, segment: Segment, decides: bool = False) -> None:
+        super().__init__()
+        self.layer, self.operations = segment.layer, segment.operations
+        self.rank, self.channel_dim, self.units, self.each = segment.rank, segment.channel_dim, segment.units, segment.each
+        self.decides = decides
+        self.register_buffer("places", segment.places, persistent=False)
+        self.register_buffer("selection", segment.selection, persistent=False)
+        self.register_buffer("by_unit", torch.empty(0), persistent=False)
+        self.refresh()
+        self.ways: tuple[Way, ...] = (FUSED, GATHER) if self._takes_numbers else (GATHER,)
+        self.choices: dict[int, Choice] = {}
+        """What to do for batches of a size; others are computed in full."""
+        self.slices = Slices()
+
+    @property
+    def _takes_numbers(self) -> bool:
+        """Whether an input of the layer is one number a unit."""
+        return self.rank == 2 and self.each == 1 and isinstance(self.layer, nn.Linear)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Take over the layer's weights: (units, inputs of a unit, outputs, ...), zeros for inputs that the layer does not have."""
+        inputs = self.layer.weight.transpose(0, 1)  # type: ignore[operator]
+        whole = inputs.new_zeros((self.units * self.each, *inputs.shape[1:]))
+        whole[self.places] = inputs  # type: ignore[index]
+        self.by_unit = whole.view(self.units, self.each, *inputs.shape[1:])
+        self.slices = Slices()
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        choice = self.choices.get(x.shape[0])
+        if choice is None:
+            return self.in_full(x, mask)
+        if x.shape[0] > 1:
+            return self._for_batch(choice, x, mask)
+        units = torch.nonzero(mask[0]).squeeze(1)
+        self._check_needed(units)
+        way = choice.way_for(units.shape[0])
+        return self.in_full(x, mask) if way is None else self.from_units(way, x, mask, units)
+
+    def in_full(self, x: Tensor, mask: Tensor) -> Tensor:
+        """As the compacted network does it."""
+        y = x * self._spread(mask)
+        if self.selection is not None:
+            y = y.index_select(self.channel_dim, self.selection)
+        for operation in self.operations:
+            y = operation(y)
+        return self.layer(y)  # type: ignore[no-any-return]
+
+    def from_units(self, way: Way, x: Tensor, mask: Tensor, units: Tensor) -> Tensor:
+        """From these units, which are all that any input of the batch needs."""
+        if way == GATHER:
+            return self._gathered(x, mask, units)
+        return self._fused(x, mask, units) if x.shape[0] == 1 else self._fused_batch(x, mask, mask != 0)
+
+    def _for_batch(self, choice: Choice, x: Tensor, mask: Tensor) -> Tensor:
+        """A batch whose inputs need different units."""
+        needed = mask != 0
+        units = torch.nonzero(needed.any(dim=0)).squeeze(1)
+        self._check_needed(units)
+        way = choice.way_for(units.shape[0], int(needed.sum()))
+        if way is not None:
+            return self.from_units(way, x, mask, units)
+        groups = grouped(needed)
+        if len(groups) > 1 and choice.groups_pay([(len(rows), len(own)) for rows, own in groups]):
+            return self._in_groups(x, mask, groups)
+        return self.in_full(x, mask)
+
+    def _check_needed(self, units: Tensor) -> None:
+        if units.shape[0] == 0 and self.decides:
+            raise NothingNeeded
+
+    def _gathered(self, x: Tensor, mask: Tensor, units: Tensor) -> Tensor:
+        if units.shape[0] == 0:
+            units = units.new_zeros(1)  # A channel of zeros: the result is the bias, in its shape.
+        y = x.index_select(self.channel_dim, units) * self._spread(mask.index_select(1, units))
+        for operation in self.operations:
+            y = operation(y)
+        layer: Any = self.layer
+        if isinstance(layer, nn.Linear):
+            return F.linear(y, self.by_unit.index_select(0, units).flatten(0, 1).T, layer.bias)
+        weight = self.slices.of(units, self.by_unit)
+        return _CONVOLVE[weight.ndim](y, weight, layer.bias, layer.stride, layer.padding, layer.dilation)
+
+    def _fused(self, x: Tensor, mask: Tensor, units: Tensor) -> Tensor:
+        values = x[0].index_select(0, units) * mask[0].index_select(0, units)
+        return self._summed(values, units, units.new_zeros(1))
+
+    def _fused_batch(self, x: Tensor, mask: Tensor, needed: Tensor) -> Tensor:
+        rows, units = torch.nonzero(needed, as_tuple=True)
+        counts = needed.sum(dim=1)
+        return self._summed(x[rows, units] * mask[rows, units], units, counts.cumsum(0) - counts)
+
+    def _summed(self, values: Tensor, units: Tensor, starts: Tensor) -> Tensor:
+        """Sums of rows of the weights with these factors, a sum for each input, whose rows begin where ``starts`` says."""
+        for operation in self.operations:
+            values = operation(values)
+        result = torch.embedding_bag(self.by_unit.flatten(1), units, starts, False, _SUM, False, values)[0]
+        bias = self.layer.bias
+        return result if bias is None else result + bias  # type: ignore[operator]
+
+    def _in_groups(self, x: Tensor, mask: Tensor, groups: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        parts = [self._gathered(x.index_select(0, rows), mask.index_select(0, rows), units) for rows, units in groups]
+        order = torch.argsort(torch.cat([rows for rows, _ in groups]))
+        return torch.cat(parts).index_select(0, order)
+
+    def _spread(self, mask: Tensor) -> Tensor:
+        """The mask in the shape of the activation."""
+        if self.rank == 2:
+            return mask
+        ones = (1,) * (self.rank - 2)
+        return mask.view(*mask.shape, *ones) if self.channel_dim == 1 else mask.view(mask.shape[0], *ones, mask.shape[1])
+
+    def _apply(self, *arguments: Any, **keywords: Any) -> "AdaptiveLayer":
+        self.slices = Slices()
+        return super()._apply(*arguments, **keywords)  # type: ignore[no-any-return,no-untyped-call]

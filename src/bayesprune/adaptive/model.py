@@ -1,0 +1,239 @@
+"""``AdaptiveModel``: a network that runs, for every input, only what that input needs."""
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from bayesprune.adaptive.calibration import Calibration, usual_path
+from bayesprune.adaptive.layers import NothingNeeded
+from bayesprune.adaptive.plan import ExecutionPlan, PlannedLayer
+from bayesprune.adaptive.rewriting import rewrite
+from bayesprune.compact import compact
+from bayesprune.compact.certificate import tensor_arguments
+from bayesprune.errors import InputError
+from bayesprune.example_inputs import ExampleInputs, batch_size
+from bayesprune.gates import require_gates
+
+_TRIALS = 15
+_MOST_SETTLED = 64
+
+
+class AdaptiveModel(nn.Module):
+    """A network with input-dependent gates that computes, for every input, only what its masks leave.
+
+    What no input needs is removed first. A unit's mask depends on its own activation, so a layer computes all its outputs, and the next
+    one reads only those that this input needs: their channels and the matching part of the weights. Whether that is faster depends on the
+    layer, on the number of units that are left and on the machine: every layer is measured, once on a machine, and computed in the way
+    that is fastest for the input at hand. Where nothing is gained the compacted network runs as it is. ``print(model.plan(1))`` says what
+    was chosen.
+
+    For inference: weights are copied into the layout that this needs. Gradients for inputs flow.
+
+    Args:
+        model: a model with gates of DBB, as ``make_dependent`` gives it; it is not changed.
+        example_inputs: inputs as they will come, a tensor, a tuple of positional arguments or a mapping of keyword arguments. Their masks
+            tell what to expect, so the more typical they are, and the more there are, the better.
+        batch_sizes: for which ways are chosen; batches of other sizes run as in the compacted network. By default 1, or the example's if
+            the model takes no other. See ``prepare``.
+        cache: a file that remembers how long layers took; None to measure anew. By default it lies in the user's cache folder.
+
+    Raises:
+        InputError: the model has no input-dependent gates, or cannot be compacted.
+
+    Example:
+        >>> fast = bp.AdaptiveModel(staged, example_inputs=x)
+        >>> print(fast.plan(1))
+        >>> fast(x[:1])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        example_inputs: ExampleInputs,
+        *,
+        batch_sizes: Sequence[int] | None = None,
+        cache: Path | str | None = "",
+    ) -> None:
+        super().__init__()
+        if not isinstance(model, nn.Module):
+            raise InputError(f"AdaptiveModel takes an nn.Module, not {type(model).__name__}")
+        found = require_gates(model)
+        if not any(gate.depends_on_input for gate in found.values()):
+            raise InputError(
+                "no gate of the model depends on its input, so all inputs need the same: use compact(model).model, or train a second stage "
+                "with make_dependent first"
+            )
+        self.compaction = compact(model, example_inputs)
+        compacted: Any = self.compaction.model.eval()
+        compacted.requires_grad_(False)
+        self.example = tensor_arguments(compacted, example_inputs)
+        parts = rewrite(compacted, self.example)
+        self.compacted, self.network, self.masks = compacted, parts.network, parts.masks
+        self.layers, self.segments, self.unused, self.shapes = parts.layers, parts.segments, parts.unused, parts.shapes
+        self.calibration = Calibration(None if cache is None else Path(cache) if cache else usual_path())
+        self.plans: dict[int, ExecutionPlan] = {}
+        self._settled: dict[Any, Any] = {}
+        self.eval()
+        self.register_load_state_dict_post_hook(_refresh)  # type: ignore[no-untyped-call]
+        self.prepare(*(self._usual_sizes() if batch_sizes is None else batch_sizes))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        inputs = (*args, *kwargs.values()) if kwargs else args
+        plan = self.plans.get(_batch(inputs))
+        if plan is None or not plan.adaptive or (torch.is_grad_enabled() and _wants_gradients(inputs)):
+            return self.compacted(*args, **kwargs)
+        try:
+            return self.network.forward(*args, **kwargs)
+        except NothingNeeded:
+            return self._known_result(inputs, args, kwargs)
+
+    def prepare(self, *batch_sizes: int) -> None:
+        """Choose ways for batches of these sizes, which takes a few seconds where layers were not measured before.
+
+        Raises:
+            InputError: a size is no whole number of at least one, or the network does not take batches of it.
+        """
+        for size in batch_sizes:
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise InputError(f"the size of a batch is a whole number of at least 1, not {size!r}")
+            if not self._takes(size):
+                raise InputError(f"the network takes no batches of {size}: its code is for batches of {batch_size(self.example)}")
+        for size in dict.fromkeys(batch_sizes):
+            if size not in self.plans:
+                self.plans[size] = self._planned(size)
+        self.calibration.keep()
+
+    def plan(self, batch_size: int) -> ExecutionPlan:
+        """What is done with batches of a size, and why; chosen now if it was not yet."""
+        self.prepare(batch_size)
+        return self.plans[batch_size]
+
+    @torch.no_grad()
+    def units_needed(self, *args: Any, **kwargs: Any) -> list[Tensor]:
+        """How many units of each layer behind a mask an input needs, of shape (batch,) each."""
+        return [(mask != 0).sum(dim=1) for mask in self.masks(*args, **kwargs)]
+
+    def _usual_sizes(self) -> tuple[int]:
+        return (1,) if self._takes(1) else (batch_size(self.example),)
+
+    @torch.no_grad()
+    def _takes(self, size: int) -> bool:
+        """Whether the network runs on batches of a size: a model's code may be for one only."""
+        if size == batch_size(self.example):
+            return True
+        try:
+            self.compacted.forward(*_rows(self.example, _batches(batch_size(self.example), size)[0]))
+        except Exception:  # noqa: BLE001  Whatever a model raises where a size does not fit.
+            return False
+        return True
+
+    @torch.no_grad()
+    def _planned(self, size: int) -> ExecutionPlan:
+        """Measure layers, choose those that gain, and see whether the whole gains."""
+        needed = [mask != 0 for mask in self.masks(*self.example)]
+        batches = _batches(len(needed[0]) if needed else 0, size)
+        planned = []
+        for segment, layer, mask, (shape, _) in zip(self.segments, self.layers, needed, self.shapes, strict=True):
+            choice = self.calibration.choice(segment, layer, shape, size)
+            looks = [(int(part.any(dim=0).sum()), int(part.sum())) for part in (mask[rows] for rows in batches)]
+            expected = statistics.fmean(choice.expected(*look) for look in looks)
+            way = Counter(choice.way_for(*look) or "full" for look in looks).most_common(1)[0][0]
+            about = PlannedLayer(segment.name, layer.units, float(mask.sum(dim=1).double().mean()), way, 1e6 * choice.full, 1e6 * expected)
+            if about.pays:
+                layer.choices[size] = choice
+            planned.append(about)
+        whole, adaptive = self._compared(size, any(size in layer.choices for layer in self.layers))
+        return ExecutionPlan(size, tuple(planned), tuple(self.unused), whole, adaptive)
+
+    def _compared(self, size: int, gains: bool) -> tuple[float, float | None]:
+        """Microseconds of the compacted network and, if layers gain, of the adaptive one, over the example, in turns."""
+        calls = [self.compacted, self.network] if gains else [self.compacted]
+        batches = [_rows(self.example, rows) for rows in _batches(batch_size(self.example), size)[:_TRIALS]]
+        taken: list[list[float]] = [[] for _ in calls]
+        for trial in range(-1, max(2, _TRIALS // len(batches))):
+            for inputs in batches:
+                for call, times in zip(calls, taken, strict=True):
+                    started = time.perf_counter()
+                    try:
+                        result = call(*inputs)
+                        _wait_for(result)
+                    except NothingNeeded:
+                        pass
+                    if trial >= 0:  # The first round warms up.
+                        times.append(1e6 * (time.perf_counter() - started))
+        medians = [statistics.median(times) for times in taken]
+        return medians[0], medians[1] if gains else None
+
+    def _known_result(self, inputs: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result where nothing of the inputs reaches it: the same for all inputs of these sizes."""
+        key = tuple((leaf.shape, leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else leaf for leaf in tree_leaves(inputs))
+        if key not in self._settled:
+            if len(self._settled) >= _MOST_SETTLED:
+                self._settled.clear()
+            self._settled[key] = self.compacted(*args, **kwargs)
+        return tree_map_only(Tensor, torch.clone, self._settled[key])
+
+    def train(self, mode: bool = True) -> "AdaptiveModel":
+        """Stays in evaluation mode: it is for inference."""
+        return super().train(False)
+
+    def _apply(self, *arguments: Any, **keywords: Any) -> "AdaptiveModel":
+        """Move to another device or type, where everything has to be measured anew."""
+        super()._apply(*arguments, **keywords)  # type: ignore[no-untyped-call]
+        reference = next(iter(self.compacted.buffers()))
+
+        def moved(tensor: Tensor) -> Tensor:
+            return tensor.to(reference.device, reference.dtype if tensor.is_floating_point() else tensor.dtype)
+
+        self.example = tree_map_only(Tensor, moved, self.example)
+        self._forget()
+        return self
+
+    def _forget(self) -> None:
+        sizes = list(self.plans)
+        self._settled.clear()
+        self.plans.clear()
+        for layer in self.layers:
+            layer.choices.clear()
+        self.prepare(*sizes)
+
+
+def _refresh(model: AdaptiveModel, _keys: Any) -> None:
+    """After weights were loaded."""
+    for layer in model.layers:
+        layer.refresh()
+    model._forget()
+
+
+def _batch(inputs: tuple[Any, ...]) -> int:
+    return next((leaf.shape[0] for leaf in inputs if isinstance(leaf, Tensor) and leaf.ndim), 1)
+
+
+def _wants_gradients(inputs: tuple[Any, ...]) -> bool:
+    return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in inputs)
+
+
+def _batches(inputs: int, size: int) -> list[Tensor]:
+    """Which of the example's inputs make up its batches of a size: all of them, some more than once if they do not come out even."""
+    count = max(inputs, 1)
+    return list(torch.split(torch.arange(count + (-count) % size) % count, size))
+
+
+def _rows(example: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
+    now = batch_size(example)
+    return tree_map_only(  # type: ignore[no-any-return]
+        Tensor, lambda leaf: leaf.index_select(0, rows.to(leaf.device)) if leaf.ndim and leaf.shape[0] == now else leaf, example
+    )
+
+
+def _wait_for(result: Any) -> None:
+    for leaf in tree_leaves(result):
+        if isinstance(leaf, Tensor) and leaf.device.type != "cpu":
+            torch.accelerator.synchronize(leaf.device)

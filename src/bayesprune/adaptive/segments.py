@@ -1,0 +1,242 @@
+"""Where a compacted network multiplies by a mask that depends on the input, and which layer could do with fewer inputs for it.
+
+A mask is what ``compact`` writes for an input-dependent gate: zero for the units that an input does not need. A layer that reads nothing
+but masked values, with only operations in between that work on every channel alone and leave zeros zero, needs the other channels alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, fx, nn
+
+from bayesprune.graph.binding import function_of
+from bayesprune.graph.layer_types import ACTIVATIONS, CONVOLUTIONS, DROPOUTS, POOLINGS
+from bayesprune.graph.vocabulary import ELEMENTWISE, POOLING
+
+Operation: TypeAlias = Callable[[Tensor], Tensor]
+"""One that works on every channel alone and leaves zeros zero."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A masked activation and the only layer that reads it.
+
+    Attributes:
+        name: of the layer.
+        layer: a linear layer or a convolution.
+        read: the node of the activation before it is masked.
+        mask: the node of the mask, of shape (batch, units).
+        consumer: the node of the layer.
+        path: the nodes in between, the multiplication by the mask first.
+        operations: those that are carried out on the channels that are left.
+        channel_dim: of the activation; counted from the end for a linear layer, because it has its features there.
+        rank: of the activation.
+        units: how many the mask has.
+        each: how many inputs of the layer belong to a unit: one, or the positions of a channel that is flattened.
+        places: the place of each input of the layer among all that all units could have.
+        selection: the units that are taken on the way, if not all are.
+    """
+
+    name: str
+    layer: nn.Module
+    read: fx.Node
+    mask: fx.Node
+    consumer: fx.Node
+    path: tuple[fx.Node, ...]
+    operations: tuple[Operation, ...]
+    channel_dim: int
+    rank: int
+    units: int
+    each: int
+    places: Tensor
+    selection: Tensor | None
+
+
+@dataclass(frozen=True)
+class Unused:
+    """A mask that no layer gains from.
+
+    Attributes:
+        name: of the multiplication in the graph.
+        reason: why.
+    """
+
+    name: str
+    reason: str
+
+
+class _StaysDenseError(Exception):
+    """What follows a mask cannot be computed on fewer channels."""
+
+
+def find_segments(network: fx.GraphModule, shapes: dict[fx.Node, torch.Size]) -> tuple[list[Segment], list[Unused]]:
+    """The segments of a compacted network, in its order, and the masks that no layer gains from.
+
+    Args:
+        network: what ``compact`` gave.
+        shapes: of the result of each node on an example.
+    """
+    segments, unused = [], []
+    for product in network.graph.nodes:
+        found = _masked(product)
+        if found is None:
+            continue
+        try:
+            segments.append(_Walk(network, shapes, product, *found).segment())
+        except _StaysDenseError as error:
+            unused.append(Unused(product.name, str(error)))
+    return segments, unused
+
+
+def _name(node: Any) -> str | None:
+    """The word of the vocabulary that a node speaks."""
+    function = function_of(node.op, node.target) if isinstance(node, fx.Node) and node.op in ("call_function", "call_method") else None
+    return None if function is None else function.name
+
+
+def _masked(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
+    """What a node multiplies by a mask, and the mask as it is multiplied; None if it does no such thing."""
+    if _name(node) != "mul" or len(node.args) != 2:
+        return None
+    for read, mask in (node.args, node.args[::-1]):
+        if isinstance(read, fx.Node) and isinstance(mask, fx.Node) and _is_mask(mask):
+            return read, mask
+    return None
+
+
+def _is_mask(node: fx.Node) -> bool:
+    """Whether a node is a threshold that sets all below it to zero, in another shape at most."""
+    while _name(node) in ("unsqueeze", "index_select", "to"):
+        node = node.args[0]  # type: ignore[assignment]
+    return _name(node) == "threshold" and bool(node.kwargs.get("value") == 0.0)
+
+
+class _Walk:
+    """From a mask to the layer that reads what it masks."""
+
+    def __init__(self, network: fx.GraphModule, shapes: dict[fx.Node, torch.Size], product: fx.Node, read: fx.Node, mask: fx.Node) -> None:
+        self.network, self.shapes, self.product, self.read = network, shapes, product, read
+        self.spread = mask
+        while _name(mask) == "unsqueeze":
+            mask = mask.args[0]  # type: ignore[assignment]
+        self.mask = mask
+        self.rank = len(shapes[read])
+        self.path: list[fx.Node] = []
+        self.operations: list[Operation] = []
+        self.selection: Tensor | None = None
+        self.each = 1
+
+    def segment(self) -> Segment:
+        units = self.shapes[self.mask][-1]
+        shape, wide = self.shapes[self.spread], self.shapes[self.product]
+        dims = [dim for dim in range(1, len(shape)) if shape[dim] == units and wide[dim] == units]
+        flat = len(self.shapes[self.mask]) == 2 and shape[0] == wide[0] and shape.numel() == self.shapes[self.mask].numel()
+        if not flat or self.shapes[self.read] != wide or len(shape) != self.rank or (units > 1 and len(dims) != 1):
+            raise _StaysDenseError("its units are more than channels")
+        self.channel_dim, self.units = (dims or [1])[0], units
+        node = self.product
+        while True:
+            self.path.append(node)
+            if len(node.users) != 1:
+                raise _StaysDenseError("several operations read it")
+            node = next(iter(node.users))
+            layer = self._layer(node)
+            if isinstance(layer, nn.Linear) or (isinstance(layer, CONVOLUTIONS) and layer.groups == 1):
+                return self._arrived(node, layer)
+            self._pass(node, layer)
+
+    def _layer(self, node: fx.Node) -> nn.Module | None:
+        return self.network.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+    def _arrived(self, node: fx.Node, layer: nn.Module) -> Segment:
+        rank = len(self.shapes[self.path[-1]])
+        convolution = isinstance(layer, CONVOLUTIONS)
+        if self.channel_dim != (1 if convolution else rank - 1) or (convolution and rank != layer.weight.ndim):
+            raise _StaysDenseError(f"{node.target} mixes other dimensions than that of the units")
+        if convolution and layer.padding_mode != "zeros":
+            raise _StaysDenseError(f"{node.target} pads with other values than zero")
+        chosen = torch.arange(self.units) if self.selection is None else self.selection
+        places = chosen[:, None] * self.each + torch.arange(self.each, device=chosen.device)
+        return Segment(
+            str(node.target),
+            layer,
+            self.read,
+            self.mask,
+            node,
+            tuple(self.path),
+            tuple(self.operations),
+            1 if self.rank > 2 and self._is_image() else -1,
+            self.rank,
+            self.units,
+            self.each,
+            places.flatten(),
+            self.selection,
+        )
+
+    def _is_image(self) -> bool:
+        return self.shapes[self.spread][1] == self.shapes[self.mask][-1]
+
+    def _pass(self, node: fx.Node, layer: nn.Module | None) -> None:
+        """Go on behind an operation, if it works on every channel alone and leaves zeros zero."""
+        word = _name(node)
+        before = self.shapes[self.path[-1]]
+        if word == "index_select" and self._is_selection(node):
+            index = node.kwargs["index"]
+            assert isinstance(index, fx.Node)
+            self.selection = self.network.get_buffer(str(index.target)).detach().clone()
+            if len(set(self.selection.tolist())) < len(self.selection):
+                raise _StaysDenseError(f"{node.name} takes some of its units twice")
+        elif isinstance(layer, nn.Flatten) or word == "flatten":
+            start, end = (layer.start_dim, layer.end_dim) if isinstance(layer, nn.Flatten) else self._flattened(node)
+            if (start, end) != (1, -1) or self.channel_dim != 1:
+                raise _StaysDenseError(f"{node.name} mixes channels with other dimensions")
+            self.each *= before[2:].numel()
+            self.channel_dim = 1
+            self.operations.append(_flat)
+        else:
+            self.operations.append(self._operation(node, layer, word))
+
+    @staticmethod
+    def _flattened(node: fx.Node) -> tuple[Any, Any]:
+        return node.kwargs.get("start_dim", 0), node.kwargs.get("end_dim", -1)
+
+    def _is_selection(self, node: fx.Node) -> bool:
+        """Whether a fixed choice of channels is taken, each once at most."""
+        index, dim = node.kwargs.get("index"), node.kwargs.get("dim")
+        if not isinstance(index, fx.Node) or index.op != "get_attr" or not isinstance(dim, int) or len(self.path) > 1:
+            return False
+        return dim % len(self.shapes[self.path[-1]]) == self.channel_dim
+
+    def _operation(self, node: fx.Node, layer: nn.Module | None, word: str | None) -> Operation:
+        images = self.channel_dim == 1 and len(self.shapes[self.path[-1]]) > 2
+        if layer is not None:
+            allowed = (*ACTIVATIONS, *DROPOUTS, *(POOLINGS if images else ()))
+            operation: Operation = layer
+            fits = isinstance(layer, allowed) and not isinstance(layer, nn.FeatureAlphaDropout)
+        else:
+            fits = word in ELEMENTWISE - {"to"} or (images and word in POOLING)
+            fits = fits and len(node.all_input_nodes) == 1
+            operation = _called(node) if fits else _flat
+        if not fits:
+            what = type(layer).__name__ if layer is not None else word or str(node.target)
+            raise _StaysDenseError(f"{what} ({node.name}) stands between it and the next layer")
+        shape = self.shapes[self.path[-1]]
+        with torch.no_grad():
+            zeros = operation(torch.zeros((1, *shape[1:])))
+        if bool((zeros != 0).any()):
+            raise _StaysDenseError(f"behind {node.name} its zeros are no zeros any more")
+        return operation
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.flatten(1)
+
+
+def _called(node: fx.Node) -> Operation:
+    """What a node does to its only tensor."""
+    target, rest, keywords = node.target, node.args[1:], dict(node.kwargs)
+    if isinstance(target, str):
+        return lambda x: getattr(x, target)(*rest, **keywords)
+    return lambda x: target(x, *rest, **keywords)
