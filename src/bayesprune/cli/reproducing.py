@@ -38,6 +38,7 @@ def reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="A small form of everything, on a processor; its rows say so.")] = False,
     methods: Annotated[str | None, typer.Option(help="Only these rows, separated by commas: dense, cd, gd, sbp, l0, vib, bb, dbb.")] = None,
     recipe: Annotated[str | None, typer.Option(help="A recipe of our own, for BB and DBB: consistent or smooth.")] = None,
+    tradeoffs: Annotated[str | None, typer.Option(help="Only these trade-offs, as they are printed, separated by commas.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas; by default three, for our own recipes five.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data set is; see 'bayesprune data'.")] = None,
@@ -56,6 +57,8 @@ def reproduce(
         asked = own_protocol(network, recipe, chosen_seeds)
         if quick or methods is not None:
             raise InputError("--recipe trains BB and DBB with a recipe of our own: leave --quick and --methods out")
+    if tradeoffs is not None:
+        asked = asked.at(parts(tradeoffs, "--tradeoffs", str))
     chosen = results or (QUICK_RESULTS if quick else RESULTS)
     places = Places(
         rows=chosen / f"{asked.name}.jsonl",
