@@ -2,7 +2,7 @@
 
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +24,14 @@ def write_digits(folder: Path, training: int = 600, test: int = 200, size: int =
             header = struct.pack(f">2xBB{array.ndim}I", 8, array.ndim, *array.shape)
             (folder / name).write_bytes(header + array.astype(np.uint8).tobytes())
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The user's cache folder is none of the tests' business."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -276,13 +276,34 @@ def test_compacted_stage_of_a_run(finished, digits_folder):
 @pytest.mark.parametrize("what", [".", "compacted.safetensors"])
 def test_bench(command, finished, tmp_path, what):
     rows = tmp_path / "rows.jsonl"
-    result = command("bench", finished / what, "--batch-sizes", "1,3", "--seconds", "0", "--rows", rows)
+    result = command("bench", finished / what, "--batch-sizes", "1,3", "--seconds", "0", "--inputs", 0, "--rows", rows)
     assert result.code == 0
     written = [json.loads(line) for line in rows.read_text().splitlines()]
     assert {row["batch_size"] for row in written} == {1, 3}
     assert {row["model"] for row in written} == ({"dense", "compacted"} if what == "." else {"compacted"})
     assert "median ms" in result.out
     assert ("against" in result.out) is (what == ".")
+
+
+def test_bench_of_a_dependent_run_is_also_input_by_input(command, finished, tmp_path):
+    rows, figure = tmp_path / "rows.jsonl", tmp_path / "figure.png"
+    result = command("bench", finished, "--batch-sizes", "1", "--seconds", "0", "--inputs", 20, "--rows", rows, "--figure", figure)
+    assert result.code == 0
+    assert "20 inputs one by one" in result.out
+    found = {row["model"]: row for row in map(json.loads, rows.read_text().splitlines()) if row.get("benchmark") == "per_input"}
+    assert list(found) == ["compacted", "adaptive", "gated", "dense"]
+    assert found["compacted"]["error"] == found["adaptive"]["error"] == found["gated"]["error"]
+    assert found["adaptive"]["macs_mean"] <= found["compacted"]["macs_mean"] <= found["dense"]["macs_mean"]
+    assert all(0 < row["median_ms"] <= row["p95_ms"] for row in found.values())
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    without = command("bench", finished, "--batch-sizes", "1", "--seconds", "0", "--inputs", 0)
+    assert (without.code, "one by one" in without.out) == (0, False)
+
+
+def test_bench_input_by_input_needs_the_stages(command, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "dependent.safetensors").unlink()
+    assert refused(command("bench", tmp_path / "run", "--seconds", "0"), "has no checkpoints/dependent.safetensors", "--resume")
 
 
 def test_export(command, finished, tmp_path):
@@ -298,6 +319,7 @@ def test_export(command, finished, tmp_path):
         (("bench", "nowhere.safetensors"), "cannot read"),
         (("bench", "{run}", "--batch-sizes", "one"), "--batch-sizes takes whole numbers"),
         (("bench", "{run}", "--batch-sizes", "0"), "batch_sizes"),
+        (("bench", "{run}", "--inputs", "-1"), "--inputs"),
         (("bench", "{run}", "--runtimes", "tensorrt"), "no runtime is called 'tensorrt'"),
         (("bench", "{empty}"), "is not a run's folder"),
         (("export", "{run}", "--out", "{empty}/no/such/folder.onnx"), "no such"),

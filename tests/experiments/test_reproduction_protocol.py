@@ -112,6 +112,21 @@ def test_own_recipe(network, recipe):
     assert own_protocol(network, recipe.name, [7]).seeds == (7,)
 
 
+def test_a_part_at_some_tradeoffs():
+    whole = own_protocol("lenet-500-300", "smooth")
+    first, *_, last = whole.tradeoffs["dbb"]
+    part = whole.at([last])
+    assert [fleet.members for fleet in part.fleets()] == [
+        tuple((None, seed) for seed in range(5)),
+        tuple((last, seed) for seed in range(5)),
+    ]
+    assert part.all_entries() == whole.all_entries()
+    assert part.at([first, last]).fleets() != part.fleets()
+    assert protocol("lenet-500-300", methods=["cd", "bb"]).at(["2"]).fleets()[-1].members == ((None, 0), (None, 1), (None, 2))
+    with pytest.raises(InputError, match="own-recipe-smooth-lenet-500-300 has no trade-off '7'; it has 13, 2, 9"):
+        whole.at(["7"])
+
+
 def test_own_recipe_of_another_network(monkeypatch):
     monkeypatch.setitem(OWN_TARGETS, "consistent", {"lenet-500-300": OWN_TARGETS["consistent"]["lenet-500-300"]})
     with pytest.raises(InputError, match="made for lenet-500-300; try it on lenet5-caffe with 'bayesprune run"):

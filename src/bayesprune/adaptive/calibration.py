@@ -80,9 +80,12 @@ class Calibration:
         return content if isinstance(content, dict) else {}
 
 
-def usual_path() -> Path:
-    """The file in the user's cache folder."""
-    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+def usual_path() -> Path | None:
+    """The file in the user's cache folder; None for a user without a home, as in some containers."""
+    try:
+        folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:
+        return None
     return Path(folder) / "bayesprune" / "calibration.json"
 
 
@@ -125,7 +128,7 @@ def _look(mask: Tensor) -> Tensor:
 
 
 def _seconds(call: Callable[[], Tensor], device: torch.device) -> float:
-    """The median of some calls, after two that do not count."""
+    """The least of some calls, after two that do not count: what other programs add to a call is not the layer's."""
     taken: list[float] = []
     for _ in range(2):
         call()
@@ -136,7 +139,7 @@ def _seconds(call: Callable[[], Tensor], device: torch.device) -> float:
         call()
         _wait(device)
         taken.append(time.perf_counter() - started)
-    return statistics.median(taken)
+    return min(taken)
 
 
 def _wait(device: torch.device) -> None:
@@ -155,14 +158,15 @@ def _signature(segment: Segment, layer: AdaptiveLayer, shape: torch.Size, dtype:
     about = f"{type(own).__name__} {tuple(own.weight.shape)}"
     if not isinstance(own, nn.Linear):
         about += f" {own.stride} {own.padding} {own.dilation}"
-    between = " ".join(node.name.rstrip("_0123456789") for node in segment.path[1:])
+    between = " ".join(name.rstrip("_0123456789") for name in segment.path[1:])
     return f"{about} from {tuple(shape[1:])} with {layer.units} units, {between or 'nothing'} between, {dtype}"
 
 
 def _is_sound(found: Any, layer: AdaptiveLayer) -> bool:
     """Whether a file's entry is one that could have been written for a layer."""
     try:
-        numbers = [found["full"], found["look"], *(number for way in layer.ways for number in found["ways"][way])]
-    except (KeyError, TypeError):
+        lines = [found["ways"][way] for way in layer.ways]
+        numbers = [found["full"], found["look"], *(number for start, slope in lines for number in (start, slope))]
+        return all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers)
+    except (KeyError, TypeError, ValueError, OverflowError):
         return False
-    return len(numbers) == 2 + 2 * len(layer.ways) and all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers)

@@ -23,12 +23,12 @@ class Line:
 
     @classmethod
     def through(cls, points: Sequence[tuple[float, float]]) -> "Line":
-        """The line of least squares, which never falls."""
+        """The line of least squares, which neither falls nor begins below zero."""
         xs, ys = zip(*points, strict=True)
         mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
         spread = sum((x - mean_x) ** 2 for x in xs)
         slope = max(0.0, sum((x - mean_x) * (y - mean_y) for x, y in points) / spread) if spread else 0.0
-        return cls(mean_y - slope * mean_x, slope)
+        return cls(max(0.0, mean_y - slope * mean_x), slope)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ class AdaptiveLayer(nn.Module):
     """
 
     by_unit: Tensor
+    places: Tensor
     selection: Tensor | None
 
     def __init__(self, segment: Segment, decides: bool = False) -> None:
@@ -58,7 +59,7 @@ class AdaptiveLayer(nn.Module):
         """Take over the layer's weights: (units, inputs of a unit, outputs, ...), zeros for inputs that the layer does not have."""
         inputs = self.layer.weight.transpose(0, 1)  # type: ignore[operator]
         whole = inputs.new_zeros((self.units * self.each, *inputs.shape[1:]))
-        whole[self.places] = inputs  # type: ignore[index]
+        whole[self.places] = inputs
         self.by_unit = whole.view(self.units, self.each, *inputs.shape[1:])
         self.slices = Slices()
 
@@ -129,7 +130,7 @@ class AdaptiveLayer(nn.Module):
     def _summed(self, values: Tensor, units: Tensor, starts: Tensor) -> Tensor:
         """Sums of rows of the weights with these factors, a sum for each input, whose rows begin where ``starts`` says."""
         for operation in self.operations:
-            values = operation(values)
+            values = operation(values.unsqueeze(1)).squeeze(1)
         result = torch.embedding_bag(self.by_unit.flatten(1), units, starts, False, _SUM, False, values)[0]
         bias = self.layer.bias
         return result if bias is None else result + bias  # type: ignore[operator]
@@ -147,5 +148,7 @@ class AdaptiveLayer(nn.Module):
         return mask.view(*mask.shape, *ones) if self.channel_dim == 1 else mask.view(mask.shape[0], *ones, mask.shape[1])
 
     def _apply(self, *arguments: Any, **keywords: Any) -> "AdaptiveLayer":
-        self.slices = Slices()
-        return super()._apply(*arguments, **keywords)  # type: ignore[no-any-return,no-untyped-call]
+        self.by_unit = self.by_unit.new_empty(0)  # Taken over anew: a memory format is for the layer's own weights.
+        super()._apply(*arguments, **keywords)  # type: ignore[no-untyped-call]
+        self.refresh()
+        return self

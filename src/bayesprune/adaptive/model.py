@@ -1,14 +1,16 @@
 """``AdaptiveModel``: a network that runs, for every input, only what that input needs."""
 
+import math
 import statistics
 import time
+import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from bayesprune.adaptive.calibration import Calibration, usual_path
@@ -17,11 +19,12 @@ from bayesprune.adaptive.plan import ExecutionPlan, PlannedLayer
 from bayesprune.adaptive.rewriting import rewrite
 from bayesprune.compact import compact
 from bayesprune.compact.certificate import tensor_arguments
-from bayesprune.errors import InputError
+from bayesprune.errors import BayespruneWarning, InputError
 from bayesprune.example_inputs import ExampleInputs, batch_size
 from bayesprune.gates import require_gates
 
-_TRIALS = 15
+_BATCHES, _ROUNDS = 20, 5
+"""Of the example, on which the whole network is timed, and how often each."""
 _MOST_SETTLED = 64
 
 
@@ -53,6 +56,12 @@ class AdaptiveModel(nn.Module):
         >>> fast(x[:1])
     """
 
+    export_advice: ClassVar[str] = (
+        "bayesprune.adaptive.export_adaptive_onnx(model, path) writes it for batches of one input, and export_onnx(model.compacted, "
+        "example_inputs, path) its compacted network for batches of any size"
+    )
+    """For whoever would export it like any other model."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -70,29 +79,33 @@ class AdaptiveModel(nn.Module):
                 "no gate of the model depends on its input, so all inputs need the same: use compact(model).model, or train a second stage "
                 "with make_dependent first"
             )
-        self.compaction = compact(model, example_inputs)
+        if batch_sizes is not None and not isinstance(batch_sizes, Sequence):
+            raise InputError(f"batch_sizes is a sequence of whole numbers, such as (1, 32), not {batch_sizes!r}")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "no unit is under", BayespruneWarning)  # Then everything depends on the input.
+            self.compaction = compact(model, example_inputs)
         compacted: Any = self.compaction.model.eval()
         compacted.requires_grad_(False)
         self.example = tensor_arguments(compacted, example_inputs)
-        parts = rewrite(compacted, self.example)
-        self.compacted, self.network, self.masks = compacted, parts.network, parts.masks
-        self.layers, self.segments, self.unused, self.shapes = parts.layers, parts.segments, parts.unused, parts.shapes
+        self.parts = rewrite(compacted, self.example)
+        self.compacted, self.plain, self.masks = compacted, self.parts.network, self.parts.masks
+        self.network = self.parts.with_layers(self.parts.layers)
+        self.layers, self.segments = self.parts.layers, self.parts.segments
+        self.unused, self.shapes = self.parts.unused, self.parts.shapes
         self.calibration = Calibration(None if cache is None else Path(cache) if cache else usual_path())
         self.plans: dict[int, ExecutionPlan] = {}
+        self._programs: dict[int, Callable[..., Any]] = {}
         self._settled: dict[Any, Any] = {}
         self.eval()
         self.register_load_state_dict_post_hook(_refresh)  # type: ignore[no-untyped-call]
         self.prepare(*(self._usual_sizes() if batch_sizes is None else batch_sizes))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        inputs = (*args, *kwargs.values()) if kwargs else args
-        plan = self.plans.get(_batch(inputs))
-        if plan is None or not plan.adaptive or (torch.is_grad_enabled() and _wants_gradients(inputs)):
-            return self.compacted(*args, **kwargs)
+        program = self._programs.get(_batch(args or tuple(kwargs.values())), self.plain.forward)
         try:
-            return self.network.forward(*args, **kwargs)
+            return program(*args, **kwargs)
         except NothingNeeded:
-            return self._known_result(inputs, args, kwargs)
+            return self._known_result(args, kwargs)
 
     def prepare(self, *batch_sizes: int) -> None:
         """Choose ways for batches of these sizes, which takes a few seconds where layers were not measured before.
@@ -107,7 +120,9 @@ class AdaptiveModel(nn.Module):
                 raise InputError(f"the network takes no batches of {size}: its code is for batches of {batch_size(self.example)}")
         for size in dict.fromkeys(batch_sizes):
             if size not in self.plans:
-                self.plans[size] = self._planned(size)
+                self.plans[size] = plan = self._planned(size)
+                if plan.adaptive:
+                    self._programs[size] = self._with_choices(size).forward
         self.calibration.keep()
 
     def plan(self, batch_size: int) -> ExecutionPlan:
@@ -149,50 +164,53 @@ class AdaptiveModel(nn.Module):
             if about.pays:
                 layer.choices[size] = choice
             planned.append(about)
-        whole, adaptive = self._compared(size, any(size in layer.choices for layer in self.layers))
+        whole, adaptive = self._compared(size)
         return ExecutionPlan(size, tuple(planned), tuple(self.unused), whole, adaptive)
 
-    def _compared(self, size: int, gains: bool) -> tuple[float, float | None]:
+    def _with_choices(self, size: int) -> fx.GraphModule:
+        return self.parts.with_layers([layer for layer in self.layers if size in layer.choices])
+
+    def _compared(self, size: int) -> tuple[float, float | None]:
         """Microseconds of the compacted network and, if layers gain, of the adaptive one, over the example, in turns."""
-        calls = [self.compacted, self.network] if gains else [self.compacted]
-        batches = [_rows(self.example, rows) for rows in _batches(batch_size(self.example), size)[:_TRIALS]]
-        taken: list[list[float]] = [[] for _ in calls]
-        for trial in range(-1, max(2, _TRIALS // len(batches))):
-            for inputs in batches:
-                for call, times in zip(calls, taken, strict=True):
+        gains = any(size in layer.choices for layer in self.layers)
+        calls = [self.plain.forward, *([self._with_choices(size).forward] if gains else [])]
+        batches = [_rows(self.example, rows) for rows in _batches(batch_size(self.example), size)[:_BATCHES]]
+        least = [[math.inf] * len(batches) for _ in calls]
+        for _ in range(_ROUNDS):
+            for number, inputs in enumerate(batches):
+                for call, times in zip(calls, least, strict=True):
                     started = time.perf_counter()
                     try:
-                        result = call(*inputs)
-                        _wait_for(result)
+                        _wait_for(call(*inputs))
                     except NothingNeeded:
-                        pass
-                    if trial >= 0:  # The first round warms up.
-                        times.append(1e6 * (time.perf_counter() - started))
-        medians = [statistics.median(times) for times in taken]
+                        self._known_result(inputs, {})
+                    times[number] = min(times[number], 1e6 * (time.perf_counter() - started))
+        medians = [statistics.median(times) for times in least]
         return medians[0], medians[1] if gains else None
 
-    def _known_result(self, inputs: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _known_result(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result where nothing of the inputs reaches it: the same for all inputs of these sizes."""
-        key = tuple((leaf.shape, leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else leaf for leaf in tree_leaves(inputs))
-        if key not in self._settled:
+        leaves = tree_leaves((args, kwargs))
+        if torch.is_grad_enabled() and any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
+            return self.plain.forward(*args, **kwargs)  # Gradients are zero, but not the same zeros for all.
+        sizes = ((leaf.shape, leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+        key = (*kwargs, *sizes)
+        known = self._settled.get(key)
+        if known is None:
             if len(self._settled) >= _MOST_SETTLED:
                 self._settled.clear()
-            self._settled[key] = self.compacted(*args, **kwargs)
-        return tree_map_only(Tensor, torch.clone, self._settled[key])
+            known = self._settled[key] = self.plain.forward(*args, **kwargs)
+        return tree_map_only(Tensor, torch.clone, known)
 
     def train(self, mode: bool = True) -> "AdaptiveModel":
         """Stays in evaluation mode: it is for inference."""
         return super().train(False)
 
-    def _apply(self, *arguments: Any, **keywords: Any) -> "AdaptiveModel":
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "AdaptiveModel":
         """Move to another device or type, where everything has to be measured anew."""
-        super()._apply(*arguments, **keywords)  # type: ignore[no-untyped-call]
-        reference = next(iter(self.compacted.buffers()))
-
-        def moved(tensor: Tensor) -> Tensor:
-            return tensor.to(reference.device, reference.dtype if tensor.is_floating_point() else tensor.dtype)
-
-        self.example = tree_map_only(Tensor, moved, self.example)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            self.example = tree_map_only(Tensor, fn, self.example)
         self._forget()
         return self
 
@@ -200,6 +218,7 @@ class AdaptiveModel(nn.Module):
         sizes = list(self.plans)
         self._settled.clear()
         self.plans.clear()
+        self._programs.clear()
         for layer in self.layers:
             layer.choices.clear()
         self.prepare(*sizes)
@@ -213,11 +232,9 @@ def _refresh(model: AdaptiveModel, _keys: Any) -> None:
 
 
 def _batch(inputs: tuple[Any, ...]) -> int:
+    if inputs and isinstance(inputs[0], Tensor) and inputs[0].ndim:
+        return inputs[0].shape[0]
     return next((leaf.shape[0] for leaf in inputs if isinstance(leaf, Tensor) and leaf.ndim), 1)
-
-
-def _wants_gradients(inputs: tuple[Any, ...]) -> bool:
-    return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in inputs)
 
 
 def _batches(inputs: int, size: int) -> list[Tensor]:

@@ -1,12 +1,14 @@
 """The compacted network with adaptive layers in the place of those behind masks."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
 from bayesprune.adaptive.layers import AdaptiveLayer
+from bayesprune.adaptive.lightening import assembled, free_paths, lightened
 from bayesprune.adaptive.segments import Segment, Unused, find_segments
 
 
@@ -30,6 +32,22 @@ class Rewritten:
     unused: list[Unused]
     shapes: list[tuple[torch.Size, torch.Size]]
 
+    def with_layers(self, chosen: Collection[AdaptiveLayer]) -> fx.GraphModule:
+        """The network with some of the adaptive layers, and all others as in the compacted one."""
+        graph, new = _copied(self.network.graph)
+        attributes = {}
+        names = free_paths(self.network, "adaptive")
+        for name, segment, layer in zip(names, self.segments, self.layers, strict=False):
+            if layer not in chosen:
+                continue
+            consumer = new[segment.consumer]
+            attributes[name] = layer
+            with graph.inserting_before(consumer):
+                replacement = graph.call_module(name, (new[segment.read], new[segment.mask]))
+            consumer.replace_all_uses_with(replacement)
+            new[segment.consumer] = replacement
+        return assembled(graph, self.network, attributes)
+
 
 def rewrite(compacted: fx.GraphModule, inputs: tuple[Any, ...]) -> Rewritten:
     """The adaptive form of a compacted network, which is not changed.
@@ -38,27 +56,16 @@ def rewrite(compacted: fx.GraphModule, inputs: tuple[Any, ...]) -> Rewritten:
         compacted: what ``compact`` gave, in evaluation mode.
         inputs: that it takes.
     """
-    shapes = _Shapes(compacted)
-    with torch.no_grad():
-        shapes.run(*inputs)
-    segments, unused = find_segments(compacted, shapes.found)
-    layers = [AdaptiveLayer(segment, decides=_decides(compacted.graph, segment.consumer)) for segment in segments]
-    graph, new = _copied(compacted.graph)
-    attributes = nn.Module()
-    for number, (segment, layer) in enumerate(zip(segments, layers, strict=True)):
-        consumer = new[segment.consumer]
-        name = f"adaptive_{number}"
-        attributes.add_module(name, layer)
-        with graph.inserting_before(consumer):
-            replacement = graph.call_module(name, (new[segment.read], new[segment.mask]))
-        consumer.replace_all_uses_with(replacement)
-        new[segment.consumer] = replacement
-    network = _with_graph(compacted, graph, attributes)
-    graph, new = _copied(compacted.graph)
+    network = lightened(compacted, _shapes(compacted, inputs))
+    nodes = {node.name: node for node in network.graph.nodes}
+    shapes = _shapes(network, inputs)
+    segments, unused = find_segments(network, shapes)
+    layers = [AdaptiveLayer(segment, decides=_decides(network.graph, nodes[segment.consumer])) for segment in segments]
+    graph, new = _copied(network.graph)
     (result,) = (node for node in graph.nodes if node.op == "output")
     result.args = (tuple(new[segment.mask] for segment in segments),)
-    masks = _with_graph(compacted, graph, nn.Module())
-    found = [(shapes.found[segment.read], shapes.found[segment.consumer]) for segment in segments]
+    masks = assembled(graph, network, {})
+    found = [(shapes[nodes[segment.read]], shapes[nodes[segment.consumer]]) for segment in segments]
     return Rewritten(network, masks, segments, layers, unused, found)
 
 
@@ -76,24 +83,19 @@ class _Shapes(fx.Interpreter):
         return result
 
 
-def _copied(graph: fx.Graph) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
+@torch.no_grad()
+def _shapes(network: fx.GraphModule, inputs: tuple[Any, ...]) -> dict[fx.Node, torch.Size]:
+    interpreter = _Shapes(network)
+    interpreter.run(*inputs)
+    return interpreter.found
+
+
+def _copied(graph: fx.Graph) -> tuple[fx.Graph, dict[str, fx.Node]]:
+    """A copy, and its nodes by the names that they have in the original."""
     copy, new = fx.Graph(), dict[fx.Node, fx.Node]()
     result = copy.graph_copy(graph, new)
     copy.output(result)
-    return copy, new
-
-
-def _with_graph(compacted: fx.GraphModule, graph: fx.Graph, more: nn.Module) -> fx.GraphModule:
-    """A network of the layers of another and some more."""
-    graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
-    paths = {str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")}
-    found: dict[str, Any] = {}
-    for path in paths:
-        owner, _, name = path.rpartition(".")
-        found[path] = getattr(more, path) if hasattr(more, path) else getattr(compacted.get_submodule(owner), name)
-    module = fx.GraphModule(found, graph, "AdaptiveNetwork")
-    module.graph.lint()
-    return module.eval()
+    return copy, {node.name: each for node, each in new.items()}
 
 
 def _decides(graph: fx.Graph, consumer: fx.Node) -> bool:

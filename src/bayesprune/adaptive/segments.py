@@ -21,7 +21,7 @@ Operation: TypeAlias = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Segment:
-    """A masked activation and the only layer that reads it.
+    """A masked activation and the only layer that reads it. Nodes of the graph are given by name, so that they are found in a copy too.
 
     Attributes:
         name: of the layer.
@@ -41,10 +41,10 @@ class Segment:
 
     name: str
     layer: nn.Module
-    read: fx.Node
-    mask: fx.Node
-    consumer: fx.Node
-    path: tuple[fx.Node, ...]
+    read: str
+    mask: str
+    consumer: str
+    path: tuple[str, ...]
     operations: tuple[Operation, ...]
     channel_dim: int
     rank: int
@@ -79,14 +79,17 @@ def find_segments(network: fx.GraphModule, shapes: dict[fx.Node, torch.Size]) ->
         shapes: of the result of each node on an example.
     """
     segments, unused = [], []
+    masks = {node for node in network.graph.nodes if _is_gate(node)}
     for product in network.graph.nodes:
         found = _masked(product)
         if found is None:
             continue
+        masks.discard(_threshold(found[1]))
         try:
             segments.append(_Walk(network, shapes, product, *found).segment())
         except _StaysDenseError as error:
             unused.append(Unused(product.name, str(error)))
+    unused += [Unused(mask.name, "it is filled up before anything is multiplied by it") for mask in network.graph.nodes if mask in masks]
     return segments, unused
 
 
@@ -108,9 +111,20 @@ def _masked(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
 
 def _is_mask(node: fx.Node) -> bool:
     """Whether a node is a threshold that sets all below it to zero, in another shape at most."""
-    while _name(node) in ("unsqueeze", "index_select", "to"):
-        node = node.args[0]  # type: ignore[assignment]
+    node = _threshold(node)
     return _name(node) == "threshold" and bool(node.kwargs.get("value") == 0.0)
+
+
+def _threshold(mask: fx.Node) -> fx.Node:
+    """The node of a mask before it is brought into another shape."""
+    while _name(mask) in ("unsqueeze", "index_select", "to"):
+        mask = mask.args[0]  # type: ignore[assignment]
+    return mask
+
+
+def _is_gate(node: fx.Node) -> bool:
+    """Whether a node is the threshold that ``compact`` writes for a gate; a model may have others, as activations."""
+    return _is_mask(node) and node is _threshold(node) and _name(node.args[0]) == "minimum"
 
 
 class _Walk:
@@ -135,6 +149,8 @@ class _Walk:
         flat = len(self.shapes[self.mask]) == 2 and shape[0] == wide[0] and shape.numel() == self.shapes[self.mask].numel()
         if not flat or self.shapes[self.read] != wide or len(shape) != self.rank or (units > 1 and len(dims) != 1):
             raise _StaysDenseError("its units are more than channels")
+        if wide[0] != self._batch():
+            raise _StaysDenseError("an input has several masks")
         self.channel_dim, self.units = (dims or [1])[0], units
         node = self.product
         while True:
@@ -146,6 +162,10 @@ class _Walk:
             if isinstance(layer, nn.Linear) or (isinstance(layer, CONVOLUTIONS) and layer.groups == 1):
                 return self._arrived(node, layer)
             self._pass(node, layer)
+
+    def _batch(self) -> int:
+        tensors = (self.shapes[node] for node in self.network.graph.nodes if node.op == "placeholder" and self.shapes.get(node))
+        return next((shape[0] for shape in tensors), 1)
 
     def _layer(self, node: fx.Node) -> nn.Module | None:
         return self.network.get_submodule(str(node.target)) if node.op == "call_module" else None
@@ -162,21 +182,18 @@ class _Walk:
         return Segment(
             str(node.target),
             layer,
-            self.read,
-            self.mask,
-            node,
-            tuple(self.path),
+            self.read.name,
+            self.mask.name,
+            node.name,
+            tuple(each.name for each in self.path),
             tuple(self.operations),
-            1 if self.rank > 2 and self._is_image() else -1,
+            1 if self.rank > 2 and self.channel_dim == 1 else -1,
             self.rank,
             self.units,
             self.each,
             places.flatten(),
             self.selection,
         )
-
-    def _is_image(self) -> bool:
-        return self.shapes[self.spread][1] == self.shapes[self.mask][-1]
 
     def _pass(self, node: fx.Node, layer: nn.Module | None) -> None:
         """Go on behind an operation, if it works on every channel alone and leaves zeros zero."""

@@ -68,8 +68,8 @@ def benchmark(
         stack.enter_context(torch.no_grad())
         for model in named.values():
             stack.enter_context(evaluating(model))
-        used = stack.enter_context(_threads(threads))
-        show = stack.enter_context(_bar(len(sizes), progress))
+        used = stack.enter_context(checked_threads(threads))
+        show = stack.enter_context(progress_bar(len(sizes), progress))
         for position, size in enumerate(sizes):
             show(position, f"batch {size}, warming up")
             inputs = _resized(example_inputs, size)
@@ -88,7 +88,8 @@ def _contender(name: str, model: nn.Module, runtime: str, inputs: ExampleInputs,
 
 
 @contextmanager
-def _threads(wanted: int | None) -> Iterator[int]:
+def checked_threads(wanted: int | None) -> Iterator[int]:
+    """So many processor threads for an operator, for a while; as many as torch is set to by default."""
     before = torch.get_num_threads()
     if wanted is not None:
         torch.set_num_threads(wanted)
@@ -99,7 +100,8 @@ def _threads(wanted: int | None) -> Iterator[int]:
 
 
 @contextmanager
-def _bar(total: int, visible: bool) -> Iterator[Callable[[float, str], None]]:
+def progress_bar(total: int, visible: bool) -> Iterator[Callable[[float, str], None]]:
+    """A bar with the time left, if it is to be seen, and a function that moves it and says what is going on."""
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(),

@@ -1,7 +1,7 @@
 """Timings as data, with the facts about the machine that they come from."""
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -69,15 +69,19 @@ class Benchmark:
             milliseconds = (f"{row.median_ms:.3f}", f"{row.p10_ms:.3f}", f"{row.p90_ms:.3f}")
             speedup = [f"{self.speedup(row):.2f}x"] * several
             table.append((row.model, row.runtime, str(row.batch_size), *milliseconds, str(row.repetitions), *speedup))
-        widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
-        alignments = "<<>>>>>>"[: len(widths)]
-        lines = [
-            "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(cells, alignments, widths, strict=True)).rstrip()
-            for cells in table
-        ]
+        lines = [text_table(table, "<<>>>>>>")]
         threads = self.timings[0].threads
         lines.append(f"{self.facts['device_name']}, {threads} thread{'s' if threads > 1 else ''}, torch {self.facts['torch']}")
         return "\n".join(lines)
+
+
+def text_table(cells: Sequence[Sequence[str]], sides: str) -> str:
+    """Rows of cells in columns, each to the left (<) or right (>)."""
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    aligned = sides[: len(widths)]
+    return "\n".join(
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, aligned, widths, strict=True)).rstrip() for row in cells
+    )
 
 
 def machine_facts(device: str) -> dict[str, str]:

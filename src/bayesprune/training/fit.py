@@ -185,6 +185,6 @@ def _describe(plan: Plan, model: nn.Module, training: LoaderBatches) -> dict[str
     shapes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
     weights = None if "dense" in plan.stages else checksum(model.state_dict(), {})
     data = {"samples": training.n_data, "batches": len(training)}
-    # The strength follows from the scale, and the share is that of all the data.
-    asked = {name: value for name, value in dataclasses.asdict(plan).items() if name not in ("strength", "share")}
+    # The strength follows from the scale, the share is that of all the data, and compiling changes rounding alone.
+    asked = {name: value for name, value in dataclasses.asdict(plan).items() if name not in ("strength", "share", "compiled")}
     return {"plan": asked, "model": type(model).__name__, "parameters": shapes, "weights": weights, "data": data}

@@ -57,6 +57,7 @@ class StageRecord:
 
 CONFIGURATION = "config.json"
 _NAMED = 6
+CHECKPOINTS = "checkpoints"
 MODEL = "model/"
 OPTIMIZER = "optimizer/"
 KEPT = "kept/"
@@ -111,6 +112,11 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
+def finished_stage(folder: Path, stage: StageName) -> Path:
+    """The file that keeps the models of a finished stage."""
+    return folder / CHECKPOINTS / f"{stage}.safetensors"
+
+
 class RunStore:
     """Checkpoints and metrics of a run in a folder.
 
@@ -125,7 +131,7 @@ class RunStore:
 
     def __init__(self, folder: Path, configuration: dict[str, Any], *earlier: dict[str, Any]) -> None:
         self.folder = folder
-        self.checkpoints = folder / "checkpoints"
+        self.checkpoints = folder / CHECKPOINTS
         self.metrics = folder / "metrics.jsonl"
         claim_folder(folder, configuration, *earlier)
         make_folder(self.checkpoints)
@@ -167,7 +173,7 @@ class RunStore:
         return f"the last good checkpoint is in {self.checkpoints}"
 
     def _finished(self, stage: StageName) -> Path:
-        return self.checkpoints / f"{stage}.safetensors"
+        return finished_stage(self.folder, stage)
 
     def _current(self) -> Path:
         return self.checkpoints / "current.safetensors"

@@ -1,0 +1,153 @@
+"""What per-input execution gains: dense, compacted and adaptive networks on single test images of MNIST.
+
+Four networks: the LeNets whose DBB models lie in results/models, a wide perceptron that is trained here (BB with a weak trade-off, so that
+many units are kept, then DBB, which picks few of them for an image), and a VGG-like network with the widths that the paper's
+memory suggests, whose masks are drawn at random, because no trained one is at hand: it says what masks would gain, nothing about errors.
+
+    python -m benchmarks.per_input --rows results/per-input.jsonl --figures docs/figures
+"""
+
+import argparse
+import copy
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import bayesprune as bp
+from bayesprune.adaptive.work import count_work
+from bayesprune.benchmark import PerInputBenchmark, benchmark_per_input
+from bayesprune.data import Dataset, load_dataset
+from bayesprune.errors import BayespruneWarning
+from bayesprune.experiments.evidence import evidence_path, load_evidence
+from bayesprune.models import VGGLike, build_network
+from bayesprune.report.figures.latency_by_work import draw_latency_by_work
+from bayesprune.storage import append_row, exists, make_folder, read_tensors
+
+EXAMPLES = 200
+WIDTH = 2048
+WIDE = "wide perceptron"
+TRADEOFF = 0.003
+EPOCHS = {"dense": 3, "pruned": 4, "dependent": 8}
+KEPT, NEEDED = 0.45, 0.6
+"""Of the VGG-like network: the share of units that BB keeps, and that of these which an input needs."""
+BATCH_SIZES = (1, 8, 64)
+
+
+def perceptron() -> nn.Sequential:
+    """784-2048-2048-10."""
+    layers = (nn.Linear(784, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+def images_of(data: Dataset) -> tuple[TensorDataset, TensorDataset]:
+    """Training and test images from 0 to 1, with labels."""
+    training, test = (TensorDataset(split.images.float() / 255, split.labels) for split in (data.train, data.test))
+    return training, test
+
+
+def train_perceptron(data: Dataset, folder: Path) -> tuple[nn.Module, nn.Module]:
+    """The perceptron as it was pretrained, and with input-dependent gates; kept in a folder."""
+    training, test = images_of(data)
+    dense, gated = folder / "wide-dense.safetensors", folder / "wide-dbb.safetensors"
+    if not (exists(dense) and exists(gated)):
+        make_folder(folder)
+        torch.manual_seed(0)
+        checkpoints = folder / "wide-checkpoints"
+        loaders: dict[str, Any] = {"loader": DataLoader(training, 200, shuffle=True), "validation": DataLoader(test, 1000)}
+        options: dict[str, Any] = {"method": "dbb", "tradeoff": TRADEOFF, "epochs": EPOCHS, "checkpoints": checkpoints}
+        result = bp.fit(perceptron(), **loaders, **options)
+        bp.save(result.model, gated)
+        pretrained = perceptron()
+        state, _ = read_tensors(checkpoints / "checkpoints" / "dense.safetensors")
+        pretrained.load_state_dict({name.removeprefix("model/"): tensor for name, tensor in state.items()})
+        bp.save(pretrained, dense, example_inputs=test[0][0][None])
+    return bp.load(dense).eval(), bp.load(gated, into=perceptron()).eval()
+
+
+def random_vgg(seed: int = 0) -> nn.Module:
+    """A VGG-like network with DBB gates behind its activations, with random masks of the shares above."""
+    torch.manual_seed(seed)
+    example = torch.randn(EXAMPLES, 3, 32, 32)
+    gated = bp.sparsify(VGGLike().eval(), "bb", example_inputs=example[:2])
+    with torch.no_grad():
+        for gate in bp.gates(gated).values():
+            gate.raw_a.copy_(torch.where(torch.rand(gate.num_units) < KEPT, 2.0, -15.0))
+    model = bp.make_dependent(gated).eval()
+    quantile = float(torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(NEEDED)))
+    handles = [gate.register_forward_pre_hook(_take_statistics) for gate in bp.gates(model).values()]
+    with torch.no_grad():
+        for gate in bp.gates(model).values():
+            gate.shift.fill_(quantile)
+        model(example)
+    for handle in handles:
+        handle.remove()
+    return model
+
+
+def _take_statistics(gate: Any, inputs: tuple[Tensor, ...]) -> None:
+    activation = gate.units.mean(inputs[0])
+    gate.running_mean.copy_(activation.mean(dim=0))
+    gate.running_var.copy_(activation.var(dim=0) + 1e-6)
+
+
+def measure(
+    name: str, dense: nn.Module, gated: nn.Module, images: Tensor, labels: Tensor | None, arguments: argparse.Namespace
+) -> PerInputBenchmark:
+    """Append the rows of a network, one for each form of it, and print them."""
+    adaptive = bp.AdaptiveModel(gated, images[:EXAMPLES], batch_sizes=BATCH_SIZES, cache=None)
+    networks: dict[str, nn.Module] = {"compacted": adaptive.compacted, "adaptive": adaptive, "dense": dense}
+    chosen = slice(EXAMPLES, EXAMPLES + arguments.inputs)
+    measured = benchmark_per_input(networks, images[chosen], None if labels is None else labels[chosen], threads=arguments.threads)
+    work = count_work(adaptive, images[chosen])
+    with torch.no_grad():
+        expected, found = gated(images[chosen]), adaptive.network(images[chosen])
+    about = {
+        "benchmark": "per_input",
+        "network": name,
+        "batch": 1,
+        "needed_macs_mean": float(work.needed.double().mean()),
+        "difference": float((found - expected).norm() / expected.norm()),
+        "ways": {layer.name: layer.way for layer in adaptive.plan(1).layers},
+    }
+    print(f"\n{name}\n{adaptive.plan(1)}\n{measured}", flush=True)
+    for row in measured.rows():
+        append_row(arguments.rows, {**about, **row})
+    batches = bp.benchmark(networks, images[:EXAMPLES], batch_sizes=BATCH_SIZES, threads=arguments.threads)
+    print(batches, flush=True)
+    for row in batches.rows():
+        append_row(arguments.rows, {"benchmark": "per_input_batches", "network": name, **row})
+    return measured
+
+
+def main() -> None:
+    """Train what is missing, and measure all."""
+    parser = argparse.ArgumentParser(description="Dense, compacted and adaptive networks, input by input.")
+    parser.add_argument("--rows", type=Path, required=True, help="append raw numbers to this JSONL file")
+    parser.add_argument("--figures", type=Path, help="the folder for the figure of the wide perceptron")
+    parser.add_argument("--work", type=Path, default=Path("runs/per-input"), help="where the trained perceptron is kept")
+    parser.add_argument("--inputs", type=int, default=1000)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore", BayespruneWarning)
+    torch.set_num_threads(arguments.threads)
+    data = load_dataset("mnist", None)
+    _, test = images_of(data)
+    images, labels = test.tensors
+    measured = measure(WIDE, *train_perceptron(data, arguments.work), images, labels, arguments)
+    if arguments.figures is not None:
+        title = f"784-{WIDTH}-{WIDTH}-10 on MNIST, one image at a time, {arguments.threads} threads"
+        draw_latency_by_work(measured.models, arguments.figures / "latency-by-work.png", title=title)
+    for network in ("lenet-500-300", "lenet5-caffe"):
+        gated = load_evidence(network, data.num_classes, evidence_path(Path("results"), network, "mnist"))
+        dense = copy.deepcopy(build_network(network, data.num_classes)).eval()
+        measure(network, dense, gated, images, None, arguments)
+    torch.manual_seed(1)
+    measure("vgg-like, random masks", VGGLike().eval(), random_vgg(), torch.randn(EXAMPLES + 300, 3, 32, 32), None, arguments)
+
+
+if __name__ == "__main__":
+    main()
