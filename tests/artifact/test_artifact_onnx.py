@@ -120,7 +120,7 @@ def test_missing_package(missing, small_model, small_input, tmp_path, monkeypatc
 
 def test_file_that_computes_something_else(small_model, small_input, tmp_path, monkeypatch):
     module = importlib.import_module("bayesprune.artifact.onnx")
-    real = module._exported
+    real = module.onnx_content
 
     def wrong(model, *arguments):
         changed = onnx.load_from_string(real(model, *arguments))
@@ -129,7 +129,7 @@ def test_file_that_computes_something_else(small_model, small_input, tmp_path, m
                 tensor.raw_data = bytes(len(tensor.raw_data))
         return changed.SerializeToString()
 
-    monkeypatch.setattr(module, "_exported", wrong)
+    monkeypatch.setattr(module, "onnx_content", wrong)
     with pytest.raises(InputError, match="computes something else"):
         export_onnx(small_model, small_input, tmp_path / "a.onnx")
     assert not list(tmp_path.iterdir())

@@ -68,7 +68,7 @@ def _computed(node: fx.Node, constants: dict[fx.Node, Tensor]) -> Any:
 
 
 def _replace(graph: fx.Graph, node: fx.Node, path: str, attributes: dict[str, Any], constants: dict[fx.Node, Tensor]) -> None:
-    attributes[path] = nn.Buffer(constants[node])
+    attributes[path] = nn.Buffer(constants[node], persistent=False)
     with graph.inserting_before(node):
         known = graph.get_attr(path)
     constants[known] = constants[node]
@@ -87,7 +87,9 @@ def _as_product(graph: fx.Graph, node: fx.Node, norm: Any, free: Iterator[str], 
     scale = weight.double() / torch.sqrt(norm.running_var.double() + norm.eps)
     shift = bias.double() - norm.running_mean.double() * scale
     paths = [next(free), next(free)]
-    attributes |= {path: nn.Buffer(value.to(norm.running_mean.dtype)) for path, value in zip(paths, (scale, shift), strict=True)}
+    attributes |= {
+        path: nn.Buffer(value.to(norm.running_mean.dtype), persistent=False) for path, value in zip(paths, (scale, shift), strict=True)
+    }
     with graph.inserting_before(node):
         factors, start = (graph.get_attr(path) for path in paths)
         result = graph.call_function(torch.addcmul, (start, node.args[0], factors))

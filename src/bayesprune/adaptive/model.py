@@ -87,11 +87,8 @@ class AdaptiveModel(nn.Module):
         compacted: Any = self.compaction.model.eval()
         compacted.requires_grad_(False)
         self.example = tensor_arguments(compacted, example_inputs)
-        self.parts = rewrite(compacted, self.example)
-        self.compacted, self.plain, self.masks = compacted, self.parts.network, self.parts.masks
-        self.network = self.parts.with_layers(self.parts.layers)
-        self.layers, self.segments = self.parts.layers, self.parts.segments
-        self.unused, self.shapes = self.parts.unused, self.parts.shapes
+        self.compacted = compacted
+        self._rewrite()
         self.calibration = Calibration(None if cache is None else Path(cache) if cache else usual_path())
         self.plans: dict[int, ExecutionPlan] = {}
         self._programs: dict[int, Callable[..., Any]] = {}
@@ -99,6 +96,15 @@ class AdaptiveModel(nn.Module):
         self.eval()
         self.register_load_state_dict_post_hook(_refresh)  # type: ignore[no-untyped-call]
         self.prepare(*(self._usual_sizes() if batch_sizes is None else batch_sizes))
+
+    def _rewrite(self) -> None:
+        """Make the adaptive form of the compacted network as it is now."""
+        compacted: Any = self.compacted
+        self.parts = rewrite(compacted, self.example)
+        self.plain, self.masks = self.parts.network, self.parts.masks
+        self.network = self.parts.with_layers(self.parts.layers)
+        self.layers, self.segments = self.parts.layers, self.parts.segments
+        self.unused, self.shapes = self.parts.unused, self.parts.shapes
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         program = self._programs.get(_batch(args or tuple(kwargs.values())), self.plain.forward)
@@ -225,9 +231,8 @@ class AdaptiveModel(nn.Module):
 
 
 def _refresh(model: AdaptiveModel, _keys: Any) -> None:
-    """After weights were loaded."""
-    for layer in model.layers:
-        layer.refresh()
+    """After weights were loaded, of which the adaptive form holds copies."""
+    model._rewrite()
     model._forget()
 
 

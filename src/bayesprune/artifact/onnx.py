@@ -4,7 +4,7 @@ import importlib
 import inspect
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,15 +60,15 @@ def export_onnx(
     if not isinstance(opset, int) or isinstance(opset, bool):
         raise InputError(f"opset is a whole number, {_OPSETS[0]} to {_OPSETS[-1]}, not {opset!r}")
     for needed in ("onnx", "onnxscript", *(("onnxruntime",) if check else ())):
-        _require(needed)
+        required(needed)
     example = with_batch_size(example_inputs, 2) if dynamic_batch and batch_size(example_inputs) == 1 else example_inputs
     run_example(model, example)
     with evaluating(model):
-        content = _exported(model, example, opset, dynamic_batch)
+        content = onnx_content(model, example, opset, dynamic_batch)
     if check:
         other_batch = [with_batch_size(example, batch_size(example) + 1)] if dynamic_batch else []
-        for inputs in (example, *other_batch):
-            _check_agrees(model, inputs, content)
+        fixed = "If its batch size is fixed, give dynamic_batch=False; " if dynamic_batch else ""
+        check_content(model, [example, *other_batch], content, advice=f"{fixed}check=False writes it all the same")
     write_bytes(target, content)
 
 
@@ -77,19 +77,47 @@ def _check_model(model: nn.Module) -> None:
         raise InputError(f"export_onnx takes an nn.Module, not {type(model).__name__}: export_onnx(model, example_inputs, path)")
     if gates(model):
         raise InputError("the model has gates: remove what they prune with bayesprune.compact first, and export what that gives")
+    for module in model.modules():
+        if advice := getattr(module, "export_advice", None):
+            raise InputError(f"export_onnx cannot write an {type(module).__name__}: {advice}")
+    check_channels(model)
+
+
+def check_channels(model: nn.Module) -> None:
+    """That no layer is without channels.
+
+    Raises:
+        InputError: one is.
+    """
     for name, parameter in model.named_parameters():
         if parameter.numel() == 0:
             raise InputError(f"'{name}' has no elements: runtimes for ONNX hang on layers without channels. Keep at least one channel")
 
 
-def _require(package: str) -> Any:
+def required(package: str) -> Any:
+    """A package that export needs.
+
+    Raises:
+        InputError: it is not installed.
+    """
     try:
         return importlib.import_module(package)
     except ImportError as error:
         raise InputError(f"export to ONNX needs the package {package} ({error}): pip install bayesprune[onnx]") from error
 
 
-def _exported(model: nn.Module, example: ExampleInputs, opset: int, dynamic_batch: bool) -> bytes:
+def onnx_content(model: nn.Module, example: ExampleInputs, opset: int = OPSET, dynamic_batch: bool = False) -> bytes:
+    """What an ONNX file of a model consists of.
+
+    Args:
+        model: in evaluation mode.
+        example: inputs that it runs on.
+        opset: the version of ONNX's operators.
+        dynamic_batch: whether the first dimension of the inputs may have any size.
+
+    Raises:
+        InputError: the model cannot be exported.
+    """
     args, kwargs = _arguments(model, example)
     batch = batch_size(example)
 
@@ -99,7 +127,7 @@ def _exported(model: nn.Module, example: ExampleInputs, opset: int, dynamic_batc
     given = inspect.signature(model.forward).bind(*args, **kwargs).arguments
     shapes = pytree.tree_map(shape, dict(given)) if dynamic_batch else None
     try:
-        with _quiet():
+        with quiet_export():
             program = torch.onnx.export(
                 model,
                 args,
@@ -115,7 +143,7 @@ def _exported(model: nn.Module, example: ExampleInputs, opset: int, dynamic_batc
             content: bytes = proto.SerializeToString()
     except Exception as error:
         hint = " If its batch size is fixed, give dynamic_batch=False" if dynamic_batch else ""
-        raise InputError(f"{type(model).__name__} cannot be exported to ONNX: {_reason(error)}.{hint}") from error
+        raise InputError(f"{type(model).__name__} cannot be exported to ONNX: {reason(error)}.{hint}") from error
     written = next((each.version for each in proto.opset_import if each.domain in ("", "ai.onnx")), opset)
     if written != opset:
         raise InputError(
@@ -144,34 +172,49 @@ def _input_names(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     return names if plain and len(names) == len(args) + len(kwargs) else None
 
 
-def _check_agrees(model: nn.Module, inputs: ExampleInputs, content: bytes) -> None:
-    onnxruntime = _require("onnxruntime")
+def check_content(model: nn.Module, examples: Sequence[ExampleInputs], content: bytes, advice: str = "") -> None:
+    """That onnxruntime computes from a file's content what a model computes.
+
+    Args:
+        model: what is expected.
+        examples: what to compare on.
+        content: of the file.
+        advice: what else a user could do if it does not.
+
+    Raises:
+        InputError: it does not run, or computes something else.
+    """
+    onnxruntime = required("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
-    expected = tensors_in(run_example(model, inputs))
-    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_in(inputs))
-    try:
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        names = [each.name for each in session.get_inputs()]
-        feed = {name: tensor.numpy(force=True) for name, tensor in zip(names, tensors_in(_arguments(model, inputs)), strict=True)}
-        results = [torch.as_tensor(result) for result in session.run(None, feed)]
-    except Exception as error:
-        raise InputError(
-            f"onnxruntime cannot run the exported {type(model).__name__} on inputs of shape {shapes}: {_reason(error)}. "
-            "If its batch size is fixed, give dynamic_batch=False"
-        ) from error
-    for result, wanted in zip(results, expected, strict=True):
-        difference = _difference(result, wanted.cpu())
-        if difference > TOLERANCE:
+    what, outcome = f"the exported {type(model).__name__}", f"Nothing was written. {advice}" if advice else "Nothing was written"
+    session = None
+    for inputs in examples:
+        expected = tensors_in(run_example(model, inputs))
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_in(inputs))
+        try:
+            session = session or onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+            names = [each.name for each in session.get_inputs()]
+            feed = {name: tensor.numpy(force=True) for name, tensor in zip(names, tensors_in(_arguments(model, inputs)), strict=True)}
+            results = [torch.as_tensor(result) for result in session.run(None, feed)]
+        except Exception as error:
+            raise InputError(f"onnxruntime cannot run {what} on inputs of shape {shapes}: {reason(error)}. {outcome}") from error
+        off = difference(results, expected)
+        if off > TOLERANCE:
             raise InputError(
-                f"the exported {type(model).__name__} computes something else in onnxruntime on inputs of shape {shapes}: it is off by "
-                f"{difference:.1e} of the largest output. Nothing was written; check=False writes it all the same"
+                f"{what} computes something else in onnxruntime on inputs of shape {shapes}: it is off by {off:.1e} of the largest "
+                f"output. {outcome}"
             )
 
 
+def difference(results: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """The largest difference of a tensor from the one expected, each over its largest element, or 1 if that is smaller."""
+    return max((_difference(result.cpu(), wanted.cpu()) for result, wanted in zip(results, expected, strict=True)), default=0.0)
+
+
 def _difference(result: Tensor, wanted: Tensor) -> float:
-    """The largest difference over the largest element, or 1 if that is smaller; half precision is given its rounding."""
+    """Over the largest element or 1; half precision is given its rounding."""
     if result.shape != wanted.shape:
         return float("inf")
     if wanted.numel() == 0:
@@ -184,14 +227,16 @@ def _difference(result: Tensor, wanted: Tensor) -> float:
     return max(0.0, float(error / size) - rounding)
 
 
-def _reason(error: Exception) -> str:
-    """The line of a message that says what was wrong: the exporter puts its own words around the cause."""
-    return first_line(error.__cause__ or error).rstrip(".")
+def reason(error: BaseException) -> str:
+    """The line of an exporter's message that says what was wrong: it puts words of its own around the cause."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return first_line(error).rstrip(".")
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_export() -> Iterator[None]:
     """Without the exporter's warnings, which are about packages and code that are not the user's."""
-    with quiet_tracers("torch.onnx", "onnxscript"), warnings.catch_warnings():
+    with quiet_tracers("torch.onnx", "onnxscript", "onnx_ir"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
