@@ -72,7 +72,7 @@ def random_vgg(seed: int = 0) -> nn.Module:
     """A VGG-like network with DBB gates behind its activations, with random masks of the shares above."""
     torch.manual_seed(seed)
     example = torch.randn(EXAMPLES, 3, 32, 32)
-    gated = bp.sparsify(VGGLike().eval(), "bb", example_inputs=example[:2])
+    gated = bp.sparsify(_settled(VGGLike(), example), "bb", example_inputs=example[:2])
     with torch.no_grad():
         for gate in bp.gates(gated).values():
             gate.raw_a.copy_(torch.where(torch.rand(gate.num_units) < KEPT, 2.0, -15.0))
@@ -88,10 +88,20 @@ def random_vgg(seed: int = 0) -> nn.Module:
     return model
 
 
+def _settled(network: nn.Module, example: Tensor) -> nn.Module:
+    """A new network whose normalisations have the statistics of the example, so that activations vary in all its layers."""
+    for module in network.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.momentum = 1.0
+    with torch.no_grad():
+        network.train()(example)
+    return network.eval()
+
+
 def _take_statistics(gate: Any, inputs: tuple[Tensor, ...]) -> None:
     activation = gate.units.mean(inputs[0])
     gate.running_mean.copy_(activation.mean(dim=0))
-    gate.running_var.copy_(activation.var(dim=0) + 1e-6)
+    gate.running_var.copy_(activation.var(dim=0))
 
 
 def measure(

@@ -86,7 +86,8 @@ class PerInputBenchmark:
         for row in rows:
             spread = f"{row['macs_p5']:,.0f} to {row['macs_p95']:,.0f}" if row["macs_p5"] != row["macs_p95"] else ""
             times = (f"{row['median_ms']:.3f}", f"{row['p95_ms']:.3f}", f"{row['speedup']:.2f}x")
-            table.append((row["model"], *times, f"{row['macs_mean']:,.0f}", spread, *[f"{row['error']:.2f} %"] * labelled))
+            error = (f"{row['error']:.2f} %",) if labelled else ()
+            table.append((row["model"], *times, f"{row['macs_mean']:,.0f}", spread, *error))
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
         where = f"{rows[0]['inputs']} inputs one by one, {self.facts['device_name']}, {threads}, torch {self.facts['torch']}"
         return text_table(table, "<>>>>>>") + "\n" + where

@@ -35,7 +35,9 @@ def draw_latency_by_work(models: Sequence[PerInput], path: Path, *, title: str |
     above.set_ylim(0, 1.2 * max(slow))
     above.set_xlim(left=0)
     above.set_ylabel("milliseconds for one input")
-    above.legend(frameon=False, fontsize=9)
+    for handle in above.legend(frameon=False, fontsize=9).legend_handles:
+        if handle is not None:
+            handle.set_alpha(1.0)
     below.set_ylabel("inputs")
     below.set_xlabel("million multiply-accumulates executed for an input")
     for axes in (above, below):
