@@ -29,6 +29,9 @@ class _Grouping(Choice):
     def way_for(self, union: int, total: int | None = None) -> None:
         return None
 
+    def groups_could_pay(self, total: int) -> bool:
+        return True
+
     def groups_pay(self, groups: Sequence[tuple[int, int]]) -> bool:
         return True
 

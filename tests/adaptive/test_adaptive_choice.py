@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayesprune.adaptive.choice import Choice, Line
+from bayesprune.adaptive.ways import GATHER
 
 SECONDS = st.floats(0, 100)
 LINES = st.builds(Line, SECONDS, SECONDS)
@@ -90,3 +91,10 @@ def test_groups_pay_if_all_of_them_take_less_than_the_whole(full, groups, pays):
 
 def test_groups_are_gathered_or_not_made():
     assert not Choice(4, 1e9, 0.0, {"fused": Line(0.0, 0.0)}).groups_pay([(2, 1), (2, 1)])
+
+
+def test_groups_are_looked_for_where_two_could_pay():
+    choice = Choice(4, full=10.0, look=0.0, ways={GATHER: Line(2.0, 1.0)})
+    assert choice.groups_could_pay(23)  # 2 * 2 + 23 / 4 < 10
+    assert not choice.groups_could_pay(24)
+    assert not Choice(4, full=10.0, look=0.0).groups_could_pay(0)

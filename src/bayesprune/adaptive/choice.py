@@ -61,6 +61,10 @@ class Choice:
         way = self.way_for(union, total)
         return self.look + (self.full if way is None else self.ways[way].at(total if way == FUSED else union))
 
+    def groups_could_pay(self, total: int) -> bool:
+        """Whether groups are worth looking for, if inputs need so many units added up: two without a unit too many must be faster."""
+        return GATHER in self.ways and 2 * self.ways[GATHER].start + self.ways[GATHER].slope * total / self.batch < self.full
+
     def groups_pay(self, groups: Sequence[tuple[int, int]]) -> bool:
         """Whether it is faster to compute groups of so many inputs, with so many units each, one after the other."""
         if GATHER not in self.ways:

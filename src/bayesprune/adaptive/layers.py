@@ -94,10 +94,11 @@ class AdaptiveLayer(nn.Module):
         needed = mask != 0
         units = torch.nonzero(needed.any(dim=0)).squeeze(1)
         self._check_needed(units)
-        way = choice.way_for(units.shape[0], int(needed.sum()))
+        total = int(needed.sum())
+        way = choice.way_for(units.shape[0], total)
         if way is not None:
             return self.from_units(way, x, mask, units)
-        groups = grouped(needed)
+        groups = grouped(needed) if choice.groups_could_pay(total) else []
         if len(groups) > 1 and choice.groups_pay([(len(rows), len(own)) for rows, own in groups]):
             return self._in_groups(x, mask, groups)
         return self.in_full(x, mask)
