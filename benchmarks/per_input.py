@@ -8,7 +8,6 @@ memory suggests, whose masks are drawn at random, because no trained one is at h
 """
 
 import argparse
-import copy
 import warnings
 from pathlib import Path
 from typing import Any
@@ -109,12 +108,17 @@ def measure(
 ) -> PerInputBenchmark:
     """Append the rows of a network, one for each form of it, and print them."""
     adaptive = bp.AdaptiveModel(gated, images[:EXAMPLES], batch_sizes=BATCH_SIZES, cache=None)
-    networks: dict[str, nn.Module] = {"compacted": adaptive.compacted, "adaptive": adaptive, "dense": dense}
+    networks: dict[str, nn.Module] = {
+        "compacted": adaptive.compacted,
+        "compacted, light": adaptive.plain,
+        "adaptive": adaptive,
+        "dense": dense,
+    }
     chosen = slice(EXAMPLES, EXAMPLES + arguments.inputs)
     measured = benchmark_per_input(networks, images[chosen], None if labels is None else labels[chosen], threads=arguments.threads)
     work = count_work(adaptive, images[chosen])
     with torch.no_grad():
-        expected, found = gated(images[chosen]), adaptive.network(images[chosen])
+        expected, found = gated(images[chosen]), torch.cat([adaptive(image[None]) for image in images[chosen]])
     about = {
         "benchmark": "per_input",
         "network": name,
@@ -153,8 +157,7 @@ def main() -> None:
         draw_latency_by_work(measured.models, arguments.figures / "latency-by-work.png", title=title)
     for network in ("lenet-500-300", "lenet5-caffe"):
         gated = load_evidence(network, data.num_classes, evidence_path(Path("results"), network, "mnist"))
-        dense = copy.deepcopy(build_network(network, data.num_classes)).eval()
-        measure(network, dense, gated, images, None, arguments)
+        measure(network, build_network(network, data.num_classes).eval(), gated, images, None, arguments)
     torch.manual_seed(1)
     measure("vgg-like, random masks", VGGLike().eval(), random_vgg(), torch.randn(EXAMPLES + 300, 3, 32, 32), None, arguments)
 

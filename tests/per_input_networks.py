@@ -26,6 +26,8 @@ PRUNED = -15.0
 class _Grouping(Choice):
     """Takes groups wherever there are several."""
 
+    most_groups = float("inf")
+
     def way_for(self, union: int, total: int | None = None) -> None:
         return None
 

@@ -291,13 +291,24 @@ def test_bench_of_a_dependent_run_is_also_input_by_input(command, finished, tmp_
     assert result.code == 0
     assert "20 inputs one by one" in result.out
     found = {row["model"]: row for row in map(json.loads, rows.read_text().splitlines()) if row.get("benchmark") == "per_input"}
-    assert list(found) == ["compacted", "adaptive", "gated", "dense"]
+    assert list(found) == ["compacted", "compacted, light", "adaptive", "gated", "dense"]
     assert found["compacted"]["error"] == found["adaptive"]["error"] == found["gated"]["error"]
     assert found["adaptive"]["macs_mean"] <= found["compacted"]["macs_mean"] <= found["dense"]["macs_mean"]
     assert all(0 < row["median_ms"] <= row["p95_ms"] for row in found.values())
     assert figure.read_bytes().startswith(b"\x89PNG")
+    assert refused(command("bench", finished, "--seconds", "0", "--figure", tmp_path / "no" / "figure.png"), "there is no folder")
+    assert refused(command("bench", finished / "compacted.safetensors", "--inputs", 5), "folder of a run of DBB")
     without = command("bench", finished, "--batch-sizes", "1", "--seconds", "0", "--inputs", 0)
     assert (without.code, "one by one" in without.out) == (0, False)
+
+
+def test_bench_of_a_dependent_run_whose_data_are_gone(command, finished, tmp_path):
+    run = shutil.copytree(finished, tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "data_dir": str(tmp_path / "nowhere")}))
+    result = command("bench", run, "--batch-sizes", "1", "--seconds", "0")
+    assert (result.code, "median ms" in result.out, "not measured input by input" in result.err) == (0, True, True)
+    assert refused(command("bench", run, "--batch-sizes", "1", "--seconds", "0", "--inputs", 5), "nowhere")
 
 
 def test_bench_input_by_input_needs_the_stages(command, finished, tmp_path):

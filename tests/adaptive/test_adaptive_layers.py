@@ -143,7 +143,7 @@ def test_operations_of_groups_are_those_of_each_group():
         counted[way] = counter.get_total_flops()
     of_a_unit = counted["full"] // (4 * UNITS)
     assert counted["gather"] == 4 * 7 * of_a_unit
-    assert counted["groups"] == (3 * 2 + 1 * 5) * of_a_unit
+    assert 0 <= counted["groups"] - (3 * 2 + 1 * 5) * of_a_unit < of_a_unit  # A little is for finding the groups.
 
 
 @pytest.mark.parametrize("batch", [1, 3])

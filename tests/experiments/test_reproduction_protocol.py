@@ -122,8 +122,11 @@ def test_a_part_at_some_tradeoffs():
     ]
     assert part.all_entries() == whole.all_entries()
     assert part.at([first, last]).fleets() != part.fleets()
+    with pytest.raises(InputError, match="no trade-off '1e-3'; it has 1, 2, 4"):
+        protocol("lenet-500-300", methods=["sbp"]).at(["1e-3"])
+    assert {fleet.method for fleet in protocol("lenet-500-300").at(["1"]).fleets()} == {"dense", "dbb", "sbp", "cd"}
     assert protocol("lenet-500-300", methods=["cd", "bb"]).at(["2"]).fleets()[-1].members == ((None, 0), (None, 1), (None, 2))
-    with pytest.raises(InputError, match="own-recipe-smooth-lenet-500-300 has no trade-off '7'; it has 13, 2, 9"):
+    with pytest.raises(InputError, match="own-recipe-smooth-lenet-500-300 has no trade-off '7'; it has 11, 16, 2"):
         whole.at(["7"])
 
 

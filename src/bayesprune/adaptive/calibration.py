@@ -20,6 +20,7 @@ from bayesprune.adaptive.segments import Segment
 from bayesprune.adaptive.ways import FUSED
 from bayesprune.errors import StorageError
 from bayesprune.storage import make_folder, write_bytes
+from bayesprune.version import __version__
 
 _SHARES = (0.0, 0.125, 0.25, 0.5, 0.75)
 """Of the units, at which ways are measured."""
@@ -149,7 +150,7 @@ def _wait(device: torch.device) -> None:
 
 def _machine(device: torch.device) -> str:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.node()} {platform.machine()}"
-    return f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    return f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}, bayesprune {__version__}"
 
 
 def _signature(segment: Segment, layer: AdaptiveLayer, shape: torch.Size, dtype: torch.dtype) -> str:

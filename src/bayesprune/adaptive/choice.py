@@ -65,6 +65,11 @@ class Choice:
         """Whether groups are worth looking for, if inputs need so many units added up: two without a unit too many must be faster."""
         return GATHER in self.ways and 2 * self.ways[GATHER].start + self.ways[GATHER].slope * total / self.batch < self.full
 
+    @property
+    def most_groups(self) -> float:
+        """Beyond so many, the calls alone take longer than the layer as a whole."""
+        return self.full / max(self.ways[GATHER].start, 1e-9) if GATHER in self.ways else 0.0
+
     def groups_pay(self, groups: Sequence[tuple[int, int]]) -> bool:
         """Whether it is faster to compute groups of so many inputs, with so many units each, one after the other."""
         if GATHER not in self.ways:

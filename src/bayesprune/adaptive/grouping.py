@@ -4,19 +4,22 @@ import torch
 from torch import Tensor
 
 
-def grouped(needed: Tensor) -> list[tuple[Tensor, Tensor]]:
+def grouped(needed: Tensor, most: float = float("inf")) -> list[tuple[Tensor, Tensor]]:
     """Inputs whose masks are the same, or part of another's, and the units that they need together.
 
     Args:
         needed: which units each input needs, of shape (batch, units).
+        most: groups that are of use; where there are more, none are given.
     """
     masks, which = torch.unique(needed, dim=0, return_inverse=True)
-    hosts: list[int] = []
-    host_of = torch.empty(len(masks), dtype=torch.int64)
-    for number in torch.argsort(masks.sum(dim=1), descending=True).tolist():
-        inside = [host for host in hosts if not bool((masks[number] & ~masks[host]).any())]
-        if not inside:
-            hosts.append(number)
-        host_of[number] = inside[-1] if inside else number  # The last of them is the smallest.
-    owner = host_of.to(needed.device)[which]
-    return [(torch.nonzero(owner == host).squeeze(1), torch.nonzero(masks[host]).squeeze(1)) for host in hosts]
+    sizes = masks.sum(dim=1)
+    inside = masks.float() @ (~masks).float().T == 0  # Row by row: which masks have all units of this one.
+    largest = inside.sum(dim=1) == 1
+    hosts = torch.nonzero(largest).squeeze(1)
+    if len(hosts) > most:
+        return []
+    wasted = torch.where(inside[:, hosts], sizes[hosts], needed.shape[1] + 1)
+    owner = wasted.argmin(dim=1)[which]
+    return [
+        (torch.nonzero(owner == number).squeeze(1), torch.nonzero(masks[host]).squeeze(1)) for number, host in enumerate(hosts.tolist())
+    ]

@@ -98,7 +98,7 @@ class AdaptiveLayer(nn.Module):
         way = choice.way_for(units.shape[0], total)
         if way is not None:
             return self.from_units(way, x, mask, units)
-        groups = grouped(needed) if choice.groups_could_pay(total) else []
+        groups = grouped(needed, choice.most_groups) if choice.groups_could_pay(total) else []
         if len(groups) > 1 and choice.groups_pay([(len(rows), len(own)) for rows, own in groups]):
             return self._in_groups(x, mask, groups)
         return self.in_full(x, mask)

@@ -1,6 +1,7 @@
 """``AdaptiveModel``: a network that runs, for every input, only what that input needs."""
 
 import math
+import os
 import statistics
 import time
 import warnings
@@ -37,7 +38,8 @@ class AdaptiveModel(nn.Module):
     that is fastest for the input at hand. Where nothing is gained the compacted network runs as it is. ``print(model.plan(1))`` says what
     was chosen.
 
-    For inference: weights are copied into the layout that this needs. Gradients for inputs flow.
+    For inference: weights are copied into the layout that this needs. Gradients for inputs are those of the compacted network, and under
+    autocast it runs as that does.
 
     Args:
         model: a model with gates of DBB, as ``make_dependent`` gives it; it is not changed.
@@ -79,6 +81,8 @@ class AdaptiveModel(nn.Module):
                 "no gate of the model depends on its input, so all inputs need the same: use compact(model).model, or train a second stage "
                 "with make_dependent first"
             )
+        if cache is not None and not isinstance(cache, (str, os.PathLike)):
+            raise InputError(f"cache is the path of a file, or None, not {cache!r}")
         if batch_sizes is not None and not isinstance(batch_sizes, Sequence):
             raise InputError(f"batch_sizes is a sequence of whole numbers, such as (1, 32), not {batch_sizes!r}")
         with warnings.catch_warnings():
@@ -105,9 +109,12 @@ class AdaptiveModel(nn.Module):
         self.network = self.parts.with_layers(self.parts.layers)
         self.layers, self.segments = self.parts.layers, self.parts.segments
         self.unused, self.shapes = self.parts.unused, self.parts.shapes
+        self._device = next((tensor.device.type for tensor in (*compacted.parameters(), *compacted.buffers())), "cpu")
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         program = self._programs.get(_batch(args or tuple(kwargs.values())), self.plain.forward)
+        if torch.is_autocast_enabled(self._device):
+            return self.plain.forward(*args, **kwargs)
         try:
             return program(*args, **kwargs)
         except NothingNeeded:
@@ -141,6 +148,11 @@ class AdaptiveModel(nn.Module):
         """How many units of each layer behind a mask an input needs, of shape (batch,) each."""
         return [(mask != 0).sum(dim=1) for mask in self.masks(*args, **kwargs)]
 
+    def forget_masks(self) -> None:
+        """Drop the weights that are kept for masks that come again, for fair timing of inputs that do."""
+        for layer in self.layers:
+            layer.slices.clear()
+
     def _usual_sizes(self) -> tuple[int]:
         return (1,) if self._takes(1) else (batch_size(self.example),)
 
@@ -159,11 +171,10 @@ class AdaptiveModel(nn.Module):
     def _planned(self, size: int) -> ExecutionPlan:
         """Measure layers, choose those that gain, and see whether the whole gains."""
         needed = [mask != 0 for mask in self.masks(*self.example)]
-        batches = _batches(len(needed[0]) if needed else 0, size)
         planned = []
         for segment, layer, mask, (shape, _) in zip(self.segments, self.layers, needed, self.shapes, strict=True):
             choice = self.calibration.choice(segment, layer, shape, size)
-            looks = [(int(part.any(dim=0).sum()), int(part.sum())) for part in (mask[rows] for rows in batches)]
+            looks = _looks(mask, size)
             expected = statistics.fmean(choice.expected(*look) for look in looks)
             way = Counter(choice.way_for(*look) or "full" for look in looks).most_common(1)[0][0]
             about = PlannedLayer(segment.name, layer.units, float(mask.sum(dim=1).double().mean()), way, 1e6 * choice.full, 1e6 * expected)
@@ -185,6 +196,7 @@ class AdaptiveModel(nn.Module):
         for _ in range(_ROUNDS):
             for number, inputs in enumerate(batches):
                 for call, times in zip(calls, least, strict=True):
+                    self.forget_masks()
                     started = time.perf_counter()
                     try:
                         _wait_for(call(*inputs))
@@ -217,6 +229,7 @@ class AdaptiveModel(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         with torch.no_grad():
             self.example = tree_map_only(Tensor, fn, self.example)
+        self._device = next((tensor.device.type for tensor in (*self.compacted.parameters(), *self.compacted.buffers())), "cpu")
         self._forget()
         return self
 
@@ -246,6 +259,17 @@ def _batches(inputs: int, size: int) -> list[Tensor]:
     """Which of the example's inputs make up its batches of a size: all of them, some more than once if they do not come out even."""
     count = max(inputs, 1)
     return list(torch.split(torch.arange(count + (-count) % size) % count, size))
+
+
+def _looks(needed: Tensor, size: int) -> list[tuple[int, int]]:
+    """How many units any input of a batch needs, and how many all do added up, for batches of the example.
+
+    Where it has fewer inputs than a batch, those that are missing are taken to need units independently, as often as the others.
+    """
+    if len(needed) >= size:
+        return [(int(part.any(dim=0).sum()), int(part.sum())) for part in (needed[rows] for rows in _batches(len(needed), size))]
+    often = needed.double().mean(dim=0)
+    return [(round(float((1.0 - (1.0 - often) ** size).sum())), round(float(size * often.sum())))]
 
 
 def _rows(example: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:

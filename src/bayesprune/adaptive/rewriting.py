@@ -104,7 +104,7 @@ def _decides(graph: fx.Graph, consumer: fx.Node) -> bool:
     seen, ahead = set[fx.Node](), [result]
     while ahead:
         node = ahead.pop()
-        if node is consumer or node in seen or node.target == "size":
+        if node is consumer or node in seen or (node.op == "call_method" and node.target == "size"):
             continue
         if node.op == "placeholder":
             return False

@@ -4,8 +4,9 @@ A mask is what ``compact`` writes for an input-dependent gate: zero for the unit
 but masked values, with only operations in between that work on every channel alone and leave zeros zero, needs the other channels alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -215,6 +216,10 @@ class _Walk:
         else:
             self.operations.append(self._operation(node, layer, word))
 
+    def _mixes_channels(self, pooling: str) -> bool:
+        """Whether a pooling of so many dimensions as its name says takes channels for one of them: it accepts inputs without a batch."""
+        return int(pooling[-2]) != len(self.shapes[self.path[-1]]) - 2
+
     @staticmethod
     def _flattened(node: fx.Node) -> tuple[Any, Any]:
         return node.kwargs.get("start_dim", 0), node.kwargs.get("end_dim", -1)
@@ -232,10 +237,11 @@ class _Walk:
             allowed = (*ACTIVATIONS, *DROPOUTS, *(POOLINGS if images else ()))
             operation: Operation = layer
             fits = isinstance(layer, allowed) and not isinstance(layer, nn.FeatureAlphaDropout)
+            fits = fits and not (isinstance(layer, POOLINGS) and self._mixes_channels(type(layer).__name__))
         else:
-            fits = word in ELEMENTWISE - {"to"} or (images and word in POOLING)
+            fits = word in ELEMENTWISE - {"to"} or (images and word in POOLING and not self._mixes_channels(str(word)))
             fits = fits and len(node.all_input_nodes) == 1
-            operation = _called(node) if fits else _flat
+            operation = _Called(node.target, node.args[1:], dict(node.kwargs)) if fits else _flat
         if not fits:
             what = type(layer).__name__ if layer is not None else word or str(node.target)
             raise _StaysDenseError(f"{what} ({node.name}) stands between it and the next layer")
@@ -251,9 +257,14 @@ def _flat(x: Tensor) -> Tensor:
     return x.flatten(1)
 
 
-def _called(node: fx.Node) -> Operation:
-    """What a node does to its only tensor."""
-    target, rest, keywords = node.target, node.args[1:], dict(node.kwargs)
-    if isinstance(target, str):
-        return lambda x: getattr(x, target)(*rest, **keywords)
-    return lambda x: target(x, *rest, **keywords)
+@dataclass(frozen=True)
+class _Called:
+    """What a node does to its only tensor; not a function inside another, which could not be pickled."""
+
+    target: Any
+    rest: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        function = getattr(x, self.target) if isinstance(self.target, str) else partial(self.target, x)
+        return function(*self.rest, **self.keywords)  # type: ignore[no-any-return]

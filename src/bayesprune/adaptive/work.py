@@ -10,6 +10,8 @@ from torch import Tensor
 from bayesprune.adaptive.layers import AdaptiveLayer
 from bayesprune.adaptive.model import AdaptiveModel
 from bayesprune.cost import cost
+from bayesprune.errors import InputError
+from bayesprune.example_inputs import batch_size, tensors_in
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,10 +37,16 @@ def count_work(adaptive: AdaptiveModel, *inputs: Any, **keywords: Any) -> Work:
         adaptive: the network.
         *inputs: of it.
         **keywords: of it.
+
+    Raises:
+        InputError: they are of another size than the example.
     """
+    given = (*inputs, *keywords.values())
+    if [_size(leaf) for leaf in tensors_in(given)] != [_size(leaf) for leaf in tensors_in(adaptive.example)]:
+        raise InputError("operations are counted for inputs of the example's size: make an AdaptiveModel with inputs like these")
     whole = cost(adaptive.compacted, adaptive.example).macs
     masks = adaptive.masks(*inputs, **keywords)
-    batch = len(masks[0]) if masks else 1
+    batch = batch_size(given)
     needed, executed = (torch.full((batch,), whole, dtype=torch.int64) for _ in range(2))
     adapts = 1 in adaptive.plans and adaptive.plans[1].adaptive
     for layer, mask, (_, result) in zip(adaptive.layers, masks, adaptive.shapes, strict=True):
@@ -49,6 +57,11 @@ def count_work(adaptive: AdaptiveModel, *inputs: Any, **keywords: Any) -> Work:
         if choice is not None:
             executed -= torch.where(torch.tensor([choice.way_for(count) is not None for count in counts.tolist()]), spared, 0)
     return Work(whole, needed, executed)
+
+
+def _size(tensor: Tensor) -> torch.Size:
+    """Without the batch."""
+    return tensor.shape[1:]
 
 
 def _macs_of_a_unit(layer: AdaptiveLayer, result: torch.Size) -> int:

@@ -58,17 +58,17 @@ def benchmark(
     Example:
         >>> print(benchmark({"dense": model, "compacted": small}, x, batch_sizes=(1, 64)))
     """
-    named = _named(models)
+    named = named_models(models)
     baseline = _baseline(compare, named)
     _check_runtimes(runtimes)
-    _check_numbers(seconds=seconds, repetitions=repetitions, warmup=warmup, threads=threads)
+    _check_numbers(seconds=seconds, repetitions=repetitions, warmup=warmup)
     sizes = [batch_size(example_inputs)] if batch_sizes is None else _checked_sizes(batch_sizes, example_inputs)
     timings: list[Timing] = []
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         for model in named.values():
             stack.enter_context(evaluating(model))
-        used = stack.enter_context(checked_threads(threads))
+        used = stack.enter_context(with_threads(threads))
         show = stack.enter_context(progress_bar(len(sizes), progress))
         for position, size in enumerate(sizes):
             show(position, f"batch {size}, warming up")
@@ -88,8 +88,16 @@ def _contender(name: str, model: nn.Module, runtime: str, inputs: ExampleInputs,
 
 
 @contextmanager
-def checked_threads(wanted: int | None) -> Iterator[int]:
-    """So many processor threads for an operator, for a while; as many as torch is set to by default."""
+def with_threads(wanted: int | None) -> Iterator[int]:
+    """So many processor threads for an operator, for a while; as many as torch is set to by default.
+
+    Raises:
+        InputError: there can be no such number.
+    """
+    check_count("threads", 1 if wanted is None else wanted)
+    most = max(_MOST_THREADS, os.cpu_count() or 1)
+    if wanted is not None and wanted > most:
+        raise InputError(f"threads must be a whole number of at most {most}, not {wanted}: more than there are processors do not help")
     before = torch.get_num_threads()
     if wanted is not None:
         torch.set_num_threads(wanted)
@@ -118,7 +126,12 @@ def progress_bar(total: int, visible: bool) -> Iterator[Callable[[float, str], N
         yield show
 
 
-def _named(models: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+def named_models(models: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+    """Models by name; a single one has that of its class.
+
+    Raises:
+        InputError: they are something else.
+    """
     if isinstance(models, nn.Module):
         return {type(models).__name__: models}
     if not isinstance(models, Mapping) or not models:
@@ -148,15 +161,17 @@ def _check_runtimes(runtimes: Sequence[str]) -> None:
             raise InputError(f"no runtime is called {runtime!r}: choose from {', '.join(RUNTIMES)}.{hint}")
 
 
-def _check_numbers(*, seconds: float, repetitions: int, warmup: int, threads: int | None) -> None:
+def _check_numbers(*, seconds: float, repetitions: int, warmup: int) -> None:
     if not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
         raise InputError(f"seconds is how long to measure each row, 0 or more, not {seconds!r}")
-    for name, count in (("repetitions", repetitions), ("warmup", warmup), ("threads", 1 if threads is None else threads)):
-        if not isinstance(count, int) or count < 1:
-            raise InputError(f"{name} must be a whole number of at least 1, not {count!r}")
-    most = max(_MOST_THREADS, os.cpu_count() or 1)
-    if threads is not None and threads > most:
-        raise InputError(f"threads must be a whole number of at most {most}, not {threads}: more than there are processors do not help")
+    check_count("repetitions", repetitions)
+    check_count("warmup", warmup)
+
+
+def check_count(name: str, count: object) -> None:
+    """Refuse what is no whole number of at least 1."""
+    if not isinstance(count, int) or count < 1:
+        raise InputError(f"{name} must be a whole number of at least 1, not {count!r}")
 
 
 def _checked_sizes(sizes: Sequence[int], example_inputs: ExampleInputs) -> list[int]:

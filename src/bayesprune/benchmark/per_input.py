@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -12,11 +13,12 @@ from torch import Tensor, nn
 
 from bayesprune.adaptive import AdaptiveModel
 from bayesprune.adaptive.work import count_work
-from bayesprune.benchmark.latency import checked_threads, progress_bar
+from bayesprune.benchmark.latency import named_models, progress_bar, with_threads
 from bayesprune.benchmark.result import machine_facts, text_table
 from bayesprune.benchmark.turns import wait_for
 from bayesprune.cost import cost
 from bayesprune.errors import InputError
+from bayesprune.example_inputs import call
 from bayesprune.prediction import evaluating
 
 _ROUNDS = 3
@@ -89,7 +91,8 @@ class PerInputBenchmark:
             error = (f"{row['error']:.2f} %",) if labelled else ()
             table.append((row["model"], *times, f"{row['macs_mean']:,.0f}", spread, *error))
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
-        where = f"{rows[0]['inputs']} inputs one by one, {self.facts['device_name']}, {threads}, torch {self.facts['torch']}"
+        count = rows[0]["inputs"]
+        where = f"{count} input{'s' if count > 1 else ''} one by one, {self.facts['device_name']}, {threads}, torch {self.facts['torch']}"
         return text_table(table, "<>>>>>>") + "\n" + where
 
 
@@ -114,35 +117,44 @@ def benchmark_per_input(
         progress: show a bar with the time left.
 
     Raises:
-        InputError: there are no models or inputs.
+        InputError: there are no models or inputs, or a model does not run on them.
     """
-    if not models or len(inputs) == 0:
-        raise InputError("benchmark_per_input needs at least one model and one input")
-    if labels is not None and len(labels) != len(inputs):
-        raise InputError(f"there are {len(inputs)} inputs but {len(labels)} labels")
-    best = {name: [float("inf")] * len(inputs) for name in models}
-    wrong = dict.fromkeys(models, 0)
-    with checked_threads(threads) as used, torch.inference_mode(), progress_bar(_ROUNDS * len(inputs), progress) as show:
-        for model in models.values():
-            with evaluating(model):
-                for _ in range(_WARM_UPS):
-                    model(inputs[:1])
+    named = named_models(models)
+    if not isinstance(inputs, Tensor) or inputs.ndim == 0 or len(inputs) == 0:
+        raise InputError("inputs is a tensor whose first dimension counts the inputs, at least one")
+    if labels is not None and labels.shape != inputs.shape[:1]:
+        raise InputError(f"labels has a class for each of the {len(inputs)} inputs, not the shape {list(labels.shape)}")
+    best = {name: [float("inf")] * len(inputs) for name in named}
+    wrong = dict.fromkeys(named, 0)
+    with ExitStack() as stack:
+        used = stack.enter_context(with_threads(threads))
+        stack.enter_context(torch.inference_mode())
+        show = stack.enter_context(progress_bar(_ROUNDS * len(inputs), progress))
+        for name, model in named.items():
+            stack.enter_context(evaluating(model))
+            for _ in range(_WARM_UPS):
+                scores = call(model, inputs[:1])
+            if labels is not None and not (isinstance(scores, Tensor) and scores.ndim == 2):
+                raise InputError(f"with labels a network gives scores of shape (inputs, classes); '{name}' does not")
         for turn in range(_ROUNDS):
             for number in range(len(inputs)):
-                for name in list(models) if (number + turn) % 2 == 0 else reversed(list(models)):
-                    seconds, scores = _timed(models[name], inputs[number : number + 1])
+                for name in list(named) if (number + turn) % 2 == 0 else reversed(list(named)):
+                    seconds, scores = _timed(named[name], inputs[number : number + 1])
                     best[name][number] = min(best[name][number], 1e3 * seconds)
                     if labels is not None and turn == 0:
                         wrong[name] += int(scores.argmax(dim=1).item() != labels[number].item())
                 show(turn * len(inputs) + number + 1, "inputs one by one")
     found = []
-    for name, model in models.items():
+    for name, model in named.items():
         error = None if labels is None else 100.0 * wrong[name] / len(inputs)
         found.append(PerInput(name, tuple(best[name]), _macs(model, inputs), error))
     return PerInputBenchmark(tuple(found), used, MappingProxyType(machine_facts(str(inputs.device))))
 
 
 def _timed(model: nn.Module, x: Tensor) -> tuple[float, Tensor]:
+    """Seconds for an input, as if its mask had not been seen before, and the result."""
+    if isinstance(model, AdaptiveModel):
+        model.forget_masks()
     started = time.perf_counter()
     scores = model(x)
     wait_for(x.device)

@@ -55,7 +55,7 @@ def _options(
     pass
 
 
-SHRINK_HELP = "Take pruned units out while training goes on, which makes it faster; by default with the recipe fast."
+SHRINK_HELP = "Take pruned units out while training goes on, which makes it faster; by default with the recipes fast and smooth."
 RECIPE_HELP = (
     "fast; paper: 200 epochs a stage; consistent, smooth: our own, 300 and 60 epochs. By default fast on a processor, paper on a GPU."
 )

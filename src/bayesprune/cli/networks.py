@@ -7,14 +7,14 @@ import typer
 
 from bayesprune.benchmark import benchmark
 from bayesprune.cli.common import err, out, parts
-from bayesprune.errors import InputError
+from bayesprune.errors import DataError, InputError
 from bayesprune.experiments.compacted import NETWORK
 from bayesprune.experiments.deployment import export_deployment, open_deployment
 from bayesprune.experiments.per_input import has_dependent_stage, per_input_of_run
 from bayesprune.report.figures.latency_by_work import draw_latency_by_work
 from bayesprune.storage import append_row, exists, is_folder
 
-FIGURE = "latency-by-work.png"
+FIGURE, INPUTS = "latency-by-work.png", 500
 BENCH_EXAMPLES = """**Examples**
 
 `bayesprune bench runs/20260101-120000-lenet-500-300-dbb` — a run's compacted network beside its dense one
@@ -31,11 +31,16 @@ def bench(
     seconds: Annotated[float, typer.Option(help="To measure each row of the table, at least.")] = 1.0,
     threads: Annotated[int | None, typer.Option(help="Processor threads; by default as many as torch uses.")] = None,
     rows: Annotated[Path | None, typer.Option(help="Append the measurements to this JSONL file.")] = None,
-    inputs: Annotated[int, typer.Option(min=0, help="Of a run of DBB: so many test images one by one; 0 for none.")] = 500,
+    inputs: Annotated[
+        int | None, typer.Option(min=0, help="Of a run of DBB: so many test images one by one, 0 for none; usually 500.")
+    ] = None,
     figure: Annotated[Path | None, typer.Option(help="Latency against work, as a PNG file; by default in the run's folder.")] = None,
 ) -> None:
     """Measure how long a network takes, batch by batch, and where it does not do the same for all inputs, input by input."""
     deployment = open_deployment(path)
+    dependent = is_folder(path) and has_dependent_stage(path)
+    if not dependent and (inputs or figure is not None):
+        raise InputError(f"--inputs and --figure are for the folder of a run of DBB, which {path} is not")
     measured = benchmark(
         deployment.networks,
         deployment.inputs,
@@ -49,19 +54,27 @@ def bench(
     if rows is not None:
         for row in measured.rows():
             append_row(rows, {"path": path.name, **row})
-    if inputs and is_folder(path) and has_dependent_stage(path):
-        _bench_inputs(path, inputs, threads, rows, figure or path / FIGURE)
+    if not dependent or inputs == 0:
+        return
+    try:
+        _bench_inputs(path, inputs or INPUTS, threads, rows, figure or path / FIGURE)
+    except DataError as error:
+        if inputs is not None:
+            raise
+        err.print(f"not measured input by input: {error}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _bench_inputs(folder: Path, inputs: int, threads: int | None, rows: Path | None, figure: Path) -> None:
-    """Dense, compacted and adaptive, on single test images."""
+    """The network of a run in all its forms, on single test images."""
+    if not is_folder(figure.parent):
+        raise InputError(f"there is no folder {figure.parent} for the figure")
     measured = per_input_of_run(folder, inputs, threads=threads, progress=err.is_terminal)
     out.print(f"\n{measured}", highlight=False, soft_wrap=True, markup=False)
-    draw_latency_by_work(measured.models, figure)
-    out.print(f"latency against work: {figure}", highlight=False, soft_wrap=True, markup=False)
     if rows is not None:
         for row in measured.rows():
             append_row(rows, {"path": folder.name, "benchmark": "per_input", **row})
+    draw_latency_by_work(measured.models, figure)
+    out.print(f"latency against work: {figure}", highlight=False, soft_wrap=True, markup=False)
 
 
 EXPORT_EXAMPLES = """**Examples**

@@ -9,6 +9,7 @@ from torch import nn
 from bayesprune.adaptive import AdaptiveModel
 from bayesprune.attach import make_dependent
 from bayesprune.benchmark import PerInputBenchmark, benchmark_per_input
+from bayesprune.benchmark.latency import with_threads
 from bayesprune.errors import RunFolderError
 from bayesprune.experiments.main_job import batches_of, build_seeded, check_config, data_of, plan_of, read_config
 from bayesprune.storage import exists, read_tensors
@@ -19,7 +20,7 @@ from bayesprune.training.store import finished_stage
 from bayesprune.training.trainer import load_members
 
 EXAMPLES = 200
-"""Test images whose masks tell what to expect."""
+"""Test images whose masks tell what to expect: the last ones, since it is the first that are timed."""
 
 
 def has_dependent_stage(folder: Path) -> bool:
@@ -32,7 +33,7 @@ def per_input_of_run(folder: Path, inputs: int, *, threads: int | None = None, p
 
     Args:
         folder: of a finished run of DBB.
-        inputs: how many of the first test images.
+        inputs: how many of the first test images, at most.
         threads: processor threads for an operator.
         progress: show a bar with the time left.
 
@@ -46,12 +47,20 @@ def per_input_of_run(folder: Path, inputs: int, *, threads: int | None = None, p
         if not exists(path):
             raise RunFolderError(f"{folder} has no {path.relative_to(folder)}: finish the run first with bayesprune run --resume {folder}")
     _, test = batches_of(data, recipe, torch.device("cpu"))
-    images, labels = next(iter(test.in_order(max(inputs, EXAMPLES))))
+    images, labels = next(iter(test.in_order(len(data.test))))
     dense = build_seeded(config, data)
     static = put_gates_in(copy.deepcopy(dense), plan_of(config, recipe, len(data.train)), images[:2])
     model = make_dependent(static)
     load_members(Members([dense]), read_tensors(kept["dense"])[0])
     load_members(Members([model]), read_tensors(kept["dependent"])[0])
-    adaptive = AdaptiveModel(model.eval(), images[:EXAMPLES])
-    networks: dict[str, nn.Module] = {"compacted": adaptive.compacted, "adaptive": adaptive, "gated": model, "dense": dense.eval()}
-    return benchmark_per_input(networks, images[:inputs], labels[:inputs], threads=threads, progress=progress)
+    count = min(inputs, len(images))
+    with with_threads(threads):  # Ways are chosen as they are timed.
+        adaptive = AdaptiveModel(model.eval(), images[-EXAMPLES:])
+        networks: dict[str, nn.Module] = {
+            "compacted": adaptive.compacted,
+            "compacted, light": adaptive.plain,
+            "adaptive": adaptive,
+            "gated": model,
+            "dense": dense.eval(),
+        }
+        return benchmark_per_input(networks, images[:count], labels[:count], threads=threads, progress=progress)

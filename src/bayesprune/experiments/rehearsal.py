@@ -80,7 +80,7 @@ class Rehearsals:
     Args:
         protocol: that the fleets are part of.
         common: the settings that all models share.
-        device: where they are trained; on a processor nothing is compiled, and nothing rehearsed.
+        device: where they are trained; on a processor nothing is rehearsed: its cores are at work.
         fleets: in the order in which they are trained.
         watcher: is told of progress.
     """

@@ -147,7 +147,7 @@ SMOOTH = Recipe(
         "pruned": StageRecipe(epochs=60, gate_speed=5.0, weight_decay=1e-5, consistency=1.0, perturbation=0.5),
         "dependent": StageRecipe(epochs=60, gate_speed=5.0, weight_decay=1e-5, consistency=1.0, perturbation=0.5),
     },
-    tradeoffs={"bb": 9.0},
+    tradeoffs={"bb": 11.0},
     shrink=True,
 )
 """The second showing of every batch is moved to where its loss is greater, so that predictions hold around the training inputs. Much

@@ -154,15 +154,20 @@ class StageTrainer:
             torch.tensor([self.recipe.rate_factor(share) for share in shares]),
             torch.tensor([linear_warmup(self.epoch * steps + step, warmup_steps) for step in range(steps)]),
         )
+        before = self._set_up()
         with self._own_noise(), tensor_cores(self.device):
             inputs = self._run_captured(on_step) if self.captures else self._run_plainly(on_step)
             self._check_members(inputs)
-        self._seconds = time.perf_counter() - self._began
+        self._seconds = time.perf_counter() - self._began - (self._set_up() - before)
         self.epoch += 1
         losses = [float(total) / steps for total in self.step.total]
         if not self.finished and not self._decided:
             self._shrink()
         return losses
+
+    def _set_up(self) -> float:
+        """Seconds that compiling for a processor has taken, which are no part of an epoch's."""
+        return self._program.seconds_to_set_up if isinstance(self._program, CompiledObjective) else 0.0
 
     def _run_plainly(self, on_step: Callable[[float], None]) -> Tensor:
         steps = len(self.source)
