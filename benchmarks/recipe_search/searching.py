@@ -49,7 +49,7 @@ class Averages:
 def search(
     name: str, program: Program, tried: Sequence[Tried], data: Dataset, pretrained: dict[int, nn.Module], device: torch.device
 ) -> Iterator[dict[str, Any]]:
-    """The rows of some models of a program, trained side by side; on a processor they shrink meanwhile."""
+    """The rows of some models of a program, trained side by side; if they differ in their seeds alone, they shrink on a processor."""
     training, validation = batches_of(data, PAPER, device)
     models: list[nn.Module] = []
     for candidate, _, seed in tried:
@@ -89,7 +89,8 @@ def _stage(
     training: TensorBatches,
     validation: TensorBatches,
 ) -> Iterator[dict[str, Any]]:
-    shrink = next(models[0].parameters()).device.type == "cpu"
+    alike = all(each[:2] == tried[0][:2] for each in tried)  # Side by side no model shrinks below the widest.
+    shrink = alike and next(models[0].parameters()).device.type == "cpu"
     trainer = StageTrainer(
         models,
         training,
