@@ -7,6 +7,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bayesprune.adaptive.plan import ExecutionPlan
 from bayesprune.adaptive.work import count_work
+from bayesprune.cost import plain_cost
+from bayesprune.gates import gates
 
 
 @torch.no_grad()
@@ -37,3 +39,23 @@ def test_what_is_executed_depends_on_the_ways_that_are_chosen():
             layer.choices[1] = choice_of(way, layer, 1)
         work = count_work(adaptive, *adaptive.example)
         assert torch.equal(work.executed, work.needed if way == "gather" else torch.full_like(work.needed, work.compacted))
+
+
+@pytest.mark.parametrize("name", ["lenet_500_300", "lenet5"])
+def test_the_average_is_that_of_the_formula(name):
+    """Kept outputs times used inputs, layer by layer, from what the gates themselves say they use."""
+    staged, inputs = from_gallery(name)
+    used = {}
+
+    def look(gate, given):
+        used[gate] = gate.keep(*given)
+
+    handles = [gate.register_forward_pre_hook(look) for gate in gates(staged).values()]
+    with torch.no_grad():
+        staged(*inputs)
+    for handle in handles:
+        handle.remove()
+    kept = [int(gate.keep().sum()) for gate in gates(staged).values()]
+    average = [float(used[gate].sum(dim=1).double().mean()) for gate in gates(staged).values()]
+    found = float(count_work(adapt(staged, inputs), *inputs).needed.double().mean())
+    assert found == pytest.approx(plain_cost(staged.layers(), kept, average).macs, rel=0.02)
