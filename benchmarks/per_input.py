@@ -25,6 +25,9 @@ from bayesprune.experiments.evidence import evidence_path, load_evidence
 from bayesprune.models import VGGLike, build_network
 from bayesprune.report.figures.latency_by_work import draw_latency_by_work
 from bayesprune.storage import append_row, exists, make_folder, read_tensors
+from bayesprune.training.members import Members
+from bayesprune.training.store import finished_stage
+from bayesprune.training.trainer import load_members
 
 EXAMPLES = 200
 WIDTH = 2048
@@ -61,8 +64,7 @@ def train_perceptron(data: Dataset, folder: Path) -> tuple[nn.Module, nn.Module]
         result = bp.fit(perceptron(), **loaders, **options)
         bp.save(result.model, gated)
         pretrained = perceptron()
-        state, _ = read_tensors(checkpoints / "checkpoints" / "dense.safetensors")
-        pretrained.load_state_dict({name.removeprefix("model/"): tensor for name, tensor in state.items()})
+        load_members(Members([pretrained]), read_tensors(finished_stage(checkpoints, "dense"))[0])
         bp.save(pretrained, dense, example_inputs=test[0][0][None])
     return bp.load(dense).eval(), bp.load(gated, into=perceptron()).eval()
 

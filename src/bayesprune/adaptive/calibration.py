@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesprune.adaptive.choice import Choice, Line
-from bayesprune.adaptive.layers import AdaptiveLayer
+from bayesprune.adaptive.layers import AdaptiveLayer, needed_units
 from bayesprune.adaptive.segments import Segment
 from bayesprune.adaptive.ways import FUSED
 from bayesprune.errors import StorageError
@@ -103,7 +103,7 @@ def _measure(layer: AdaptiveLayer, shape: torch.Size) -> dict[str, Any]:
         count = round(share * layer.units)
         units = torch.randperm(layer.units, generator=generator)[:count].sort().values.to(like.device)
         mask = torch.zeros_like(full_mask).index_fill_(1, units, 0.5)
-        looks.append(_seconds(lambda mask=mask: _look(mask), like.device))  # type: ignore[misc]
+        looks.append(_seconds(lambda mask=mask: needed_units(mask), like.device))  # type: ignore[misc]
         for way in layer.ways:
             seconds = _seconds(lambda way=way, mask=mask, units=units: _fresh(layer, way, x, mask, units), like.device)  # type: ignore[misc]
             points[way].append((count * (shape[0] if way == FUSED else 1), seconds))
@@ -120,30 +120,23 @@ def _fresh(layer: AdaptiveLayer, way: Any, x: Tensor, mask: Tensor, units: Tenso
     return layer.from_units(way, x, mask, units)
 
 
-def _look(mask: Tensor) -> Tensor:
-    if mask.shape[0] == 1:
-        return torch.nonzero(mask[0]).squeeze(1)
-    needed = mask != 0
-    int(needed.sum())
-    return torch.nonzero(needed.any(dim=0)).squeeze(1)
-
-
-def _seconds(call: Callable[[], Tensor], device: torch.device) -> float:
+def _seconds(call: Callable[[], object], device: torch.device) -> float:
     """The least of some calls, after two that do not count: what other programs add to a call is not the layer's."""
     taken: list[float] = []
     for _ in range(2):
         call()
     end = time.perf_counter() + _SECONDS
     while len(taken) < _CALLS[0] or (time.perf_counter() < end and len(taken) < _CALLS[1]):
-        _wait(device)
+        wait_for(device)
         started = time.perf_counter()
         call()
-        _wait(device)
+        wait_for(device)
         taken.append(time.perf_counter() - started)
     return min(taken)
 
 
-def _wait(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
+    """Until the device has done all that it was asked to do; a processor has, when a call returns."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 

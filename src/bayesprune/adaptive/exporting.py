@@ -5,17 +5,14 @@ belong to them, by number. That takes one input at a time.
 """
 
 import os
-from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
-from torch.utils._pytree import tree_map_only
 
-from bayesprune.adaptive.layers import AdaptiveLayer
-from bayesprune.adaptive.model import AdaptiveModel
+from bayesprune.adaptive.layers import CONVOLVE, AdaptiveLayer
+from bayesprune.adaptive.model import AdaptiveModel, rows_of
 from bayesprune.artifact.file import file_to_write
 from bayesprune.artifact.onnx import TOLERANCE, check_channels, check_content, difference, onnx_content, quiet_export, reason, required
 from bayesprune.errors import InputError
@@ -27,7 +24,6 @@ Layers: TypeAlias = Literal["all", "chosen"]
 """Which layers leave units out: all behind masks, or those that are faster for it in torch, with batches of one input."""
 _LAYERS = ("all", "chosen")
 _MOST_COMPARED = 8
-_CONVOLVE: Mapping[int, Callable[..., Tensor]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
 
 
 def single_input_network(adaptive: AdaptiveModel, *, layers: Layers = "all") -> fx.GraphModule:
@@ -146,7 +142,7 @@ class _GatheringLayer(nn.Module):
         if self.each > 1:
             weight = weight.flatten(0, 1)
         if self.convolution is not None:
-            return _CONVOLVE[y.ndim](y, weight.transpose(0, 1), self.bias, *self.convolution)
+            return CONVOLVE[y.ndim](y, weight.transpose(0, 1), self.bias, *self.convolution)
         y = y @ weight
         return y if self.bias is None else y + self.bias
 
@@ -157,9 +153,4 @@ def _single_inputs(adaptive: AdaptiveModel) -> list[tuple[Any, ...]]:
     needed = sum((each.cpu() for each in adaptive.units_needed(*adaptive.example)), start=torch.zeros(count))
     places = torch.linspace(0, count - 1, min(count, _MOST_COMPARED)).round().long()
 
-    def alone(row: int) -> tuple[Any, ...]:
-        return tree_map_only(  # type: ignore[no-any-return]
-            Tensor, lambda leaf: leaf[row : row + 1].clone() if leaf.ndim and leaf.shape[0] == count else leaf, adaptive.example
-        )
-
-    return [alone(row) for row in needed.argsort()[places].tolist()]
+    return [rows_of(adaptive.example, torch.tensor([row])) for row in needed.argsort()[places].tolist()]

@@ -13,7 +13,7 @@ from bayesprune.adaptive.segments import Segment
 from bayesprune.adaptive.slices import Slices
 from bayesprune.adaptive.ways import FUSED, GATHER, Way
 
-_CONVOLVE: Mapping[int, Callable[..., Tensor]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
+CONVOLVE: Mapping[int, Callable[..., Tensor]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
 _SUM = 0
 
 
@@ -67,12 +67,16 @@ class AdaptiveLayer(nn.Module):
         choice = self.choices.get(x.shape[0])
         if choice is None:
             return self.in_full(x, mask)
-        if x.shape[0] > 1:
-            return self._for_batch(choice, x, mask)
-        units = torch.nonzero(mask[0]).squeeze(1)
-        self._check_needed(units)
-        way = choice.way_for(units.shape[0])
-        return self.in_full(x, mask) if way is None else self.from_units(way, x, mask, units)
+        units, total = needed_units(mask)
+        if units.shape[0] == 0 and self.decides:
+            raise NothingNeeded
+        way = choice.way_for(units.shape[0], total)
+        if way is not None:
+            return self.from_units(way, x, mask, units)
+        groups = grouped(mask != 0, choice.most_groups) if x.shape[0] > 1 and choice.groups_could_pay(total) else []
+        if len(groups) > 1 and choice.groups_pay([(len(rows), len(own)) for rows, own in groups]):
+            return self._in_groups(x, mask, groups)
+        return self.in_full(x, mask)
 
     def in_full(self, x: Tensor, mask: Tensor) -> Tensor:
         """As the compacted network does it."""
@@ -89,24 +93,6 @@ class AdaptiveLayer(nn.Module):
             return self._gathered(x, mask, units)
         return self._fused(x, mask, units) if x.shape[0] == 1 else self._fused_batch(x, mask, mask != 0)
 
-    def _for_batch(self, choice: Choice, x: Tensor, mask: Tensor) -> Tensor:
-        """A batch whose inputs need different units."""
-        needed = mask != 0
-        units = torch.nonzero(needed.any(dim=0)).squeeze(1)
-        self._check_needed(units)
-        total = int(needed.sum())
-        way = choice.way_for(units.shape[0], total)
-        if way is not None:
-            return self.from_units(way, x, mask, units)
-        groups = grouped(needed, choice.most_groups) if choice.groups_could_pay(total) else []
-        if len(groups) > 1 and choice.groups_pay([(len(rows), len(own)) for rows, own in groups]):
-            return self._in_groups(x, mask, groups)
-        return self.in_full(x, mask)
-
-    def _check_needed(self, units: Tensor) -> None:
-        if units.shape[0] == 0 and self.decides:
-            raise NothingNeeded
-
     def _gathered(self, x: Tensor, mask: Tensor, units: Tensor) -> Tensor:
         if units.shape[0] == 0:
             units = units.new_zeros(1)  # A channel of zeros: the result is the bias, in its shape.
@@ -117,7 +103,7 @@ class AdaptiveLayer(nn.Module):
         if isinstance(layer, nn.Linear):
             return F.linear(y, self.by_unit.index_select(0, units).flatten(0, 1).T, layer.bias)
         weight = self.slices.of(units, self.by_unit)
-        return _CONVOLVE[weight.ndim](y, weight, layer.bias, layer.stride, layer.padding, layer.dilation)
+        return CONVOLVE[weight.ndim](y, weight, layer.bias, layer.stride, layer.padding, layer.dilation)
 
     def _fused(self, x: Tensor, mask: Tensor, units: Tensor) -> Tensor:
         values = x[0].index_select(0, units) * mask[0].index_select(0, units)
@@ -153,3 +139,12 @@ class AdaptiveLayer(nn.Module):
         super()._apply(*arguments, **keywords)  # type: ignore[no-untyped-call]
         self.refresh()
         return self
+
+
+def needed_units(mask: Tensor) -> tuple[Tensor, int]:
+    """The units that any input of a batch needs, and how many all inputs need added up."""
+    if mask.shape[0] == 1:
+        units = torch.nonzero(mask[0]).squeeze(1)
+        return units, units.shape[0]
+    needed = mask != 0
+    return torch.nonzero(needed.any(dim=0)).squeeze(1), int(needed.sum())

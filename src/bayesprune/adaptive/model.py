@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from bayesprune.adaptive.calibration import Calibration, usual_path
+from bayesprune.adaptive.calibration import Calibration, usual_path, wait_for
 from bayesprune.adaptive.layers import NothingNeeded
 from bayesprune.adaptive.plan import ExecutionPlan, PlannedLayer
 from bayesprune.adaptive.rewriting import rewrite
@@ -109,11 +109,11 @@ class AdaptiveModel(nn.Module):
         self.network = self.parts.with_layers(self.parts.layers)
         self.layers, self.segments = self.parts.layers, self.parts.segments
         self.unused, self.shapes = self.parts.unused, self.parts.shapes
-        self._device = next((tensor.device.type for tensor in (*compacted.parameters(), *compacted.buffers())), "cpu")
+        self._device = _device_of(compacted)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         program = self._programs.get(_batch(args or tuple(kwargs.values())), self.plain.forward)
-        if torch.is_autocast_enabled(self._device):
+        if torch.is_autocast_enabled(self._device.type):
             return self.plain.forward(*args, **kwargs)
         try:
             return program(*args, **kwargs)
@@ -162,7 +162,7 @@ class AdaptiveModel(nn.Module):
         if size == batch_size(self.example):
             return True
         try:
-            self.compacted.forward(*_rows(self.example, _batches(batch_size(self.example), size)[0]))
+            self.compacted.forward(*rows_of(self.example, _batches(batch_size(self.example), size)[0]))
         except Exception:  # noqa: BLE001  Whatever a model raises where a size does not fit.
             return False
         return True
@@ -191,7 +191,7 @@ class AdaptiveModel(nn.Module):
         """Microseconds of the compacted network and, if layers gain, of the adaptive one, over the example, in turns."""
         gains = any(size in layer.choices for layer in self.layers)
         calls = [self.plain.forward, *([self._with_choices(size).forward] if gains else [])]
-        batches = [_rows(self.example, rows) for rows in _batches(batch_size(self.example), size)[:_BATCHES]]
+        batches = [rows_of(self.example, rows) for rows in _batches(batch_size(self.example), size)[:_BATCHES]]
         least = [[math.inf] * len(batches) for _ in calls]
         for _ in range(_ROUNDS):
             for number, inputs in enumerate(batches):
@@ -199,7 +199,8 @@ class AdaptiveModel(nn.Module):
                     self.forget_masks()
                     started = time.perf_counter()
                     try:
-                        _wait_for(call(*inputs))
+                        call(*inputs)
+                        wait_for(self._device)
                     except NothingNeeded:
                         self._known_result(inputs, {})
                     times[number] = min(times[number], 1e6 * (time.perf_counter() - started))
@@ -229,7 +230,7 @@ class AdaptiveModel(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         with torch.no_grad():
             self.example = tree_map_only(Tensor, fn, self.example)
-        self._device = next((tensor.device.type for tensor in (*self.compacted.parameters(), *self.compacted.buffers())), "cpu")
+        self._device = _device_of(self.compacted)
         self._forget()
         return self
 
@@ -272,14 +273,13 @@ def _looks(needed: Tensor, size: int) -> list[tuple[int, int]]:
     return [(round(float((1.0 - (1.0 - often) ** size).sum())), round(float(size * often.sum())))]
 
 
-def _rows(example: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
+def rows_of(example: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
+    """Some inputs of the example."""
     now = batch_size(example)
     return tree_map_only(  # type: ignore[no-any-return]
         Tensor, lambda leaf: leaf.index_select(0, rows.to(leaf.device)) if leaf.ndim and leaf.shape[0] == now else leaf, example
     )
 
 
-def _wait_for(result: Any) -> None:
-    for leaf in tree_leaves(result):
-        if isinstance(leaf, Tensor) and leaf.device.type != "cpu":
-            torch.accelerator.synchronize(leaf.device)
+def _device_of(network: nn.Module) -> torch.device:
+    return next((tensor.device for tensor in (*network.parameters(), *network.buffers())), torch.device("cpu"))
