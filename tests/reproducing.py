@@ -24,7 +24,7 @@ def small(seeds=(0, 1), methods=("dense", "l0", "bb", "dbb"), **changes):
 
 
 def places(folder):
-    return Places(folder / "results" / "rows.jsonl", folder / "results" / "models", folder / "work")
+    return Places(folder / "results" / "rows.jsonl", folder / "results" / "models", folder / "results" / "compacted", folder / "work")
 
 
 def reproduce(asked, folder, data, watcher=None, **options):

@@ -39,7 +39,7 @@ ROOMS: dict[str, set[str]] = {
     "adaptive": {"compact", "artifact", "storage"},
     "benchmark": {"cost", "artifact", "adaptive", "version"},
     "training": {"data", "objective", "prediction", "attach", "cost", "summary", "storage", "version"},
-    "experiments": {"training", "compact", "artifact", "adaptive", "benchmark"},
+    "experiments": {"training", "compact", "artifact", "adaptive", "benchmark", "analysis"},
     "report": {"experiments", "analysis"},
 }
 DOOR = "__init__"  # the public names: gathers from every room, and only the command line looks through it

@@ -144,7 +144,7 @@ def test_seeds():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"network": "vgg-like"}, r"are of lenet-500-300, lenet5-caffe, not of 'vgg-like'"),
+        ({"network": "vgg-like"}, r"are of lenet-500-300, lenet5-caffe, vgg-cifar10, vgg-cifar100, not of 'vgg-like'"),
         ({"network": "lenet5-cafe"}, r"not of 'lenet5-cafe'\..*Did you mean 'lenet5-caffe'"),
         ({"network": ""}, r"not of ''"),
         ({"methods": ["bb", "ddb"]}, r"no method 'ddb'; they have dense, cd.*Did you mean 'dbb'"),

@@ -216,7 +216,9 @@ def test_one_process_at_a_time(digits_folder, tmp_path):
 def test_results_are_not_written_among_checkpoints(digits_folder, tmp_path, work):
     """Which are removed at the end."""
     (tmp_path / "link").symlink_to(tmp_path / "results")
-    asked = Places(tmp_path / "results" / "rows.jsonl", tmp_path / "results" / "models", tmp_path / work)
+    asked = Places(
+        tmp_path / "results" / "rows.jsonl", tmp_path / "results" / "models", tmp_path / "results" / "compacted", tmp_path / work
+    )
     with pytest.raises(InputError, match=r"is removed at the end: choose another one"):
         run_reproduction(ASKED, asked, Silent(), device="cpu", data_dir=str(digits_folder))
 

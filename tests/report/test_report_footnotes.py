@@ -1,8 +1,11 @@
+import pytest
 from reproduction import DATASET, NETWORK, diverged, row, write_results
 
-from bayesprune.report.comparison.results import read_results
-from bayesprune.report.document.footnotes import selection_sheet, soft_count_sheet, threshold_sheet
+from bayesprune.errors import ResultsError
+from bayesprune.report.comparison.results import read_results, read_variants
+from bayesprune.report.document.footnotes import memory_sheet, selection_sheet, soft_count_sheet, threshold_sheet
 from bayesprune.report.document.provenance import provenance_lines, seconds_sheet
+from bayesprune.report.document.variants import variant_sheet
 
 
 def read(folder, rows):
@@ -67,3 +70,46 @@ def test_origin(tmp_path):
     lines = provenance_lines(read(tmp_path, [row("bb", "1", 4, 1.5), diverged("bb", "1", 2, torch="2.10.0")]))
     assert lines[:3] == ["models: 2, of which 1 diverged", "seeds: 2, 4", "recipe: paper"]
     assert "torch: 2.10.0, 2.9.0" in lines
+
+
+VGG = {"network": "vgg-like", "kept": [20] * 15, "dataset": "cifar10"}
+
+
+def read_vgg(folder, rows):
+    return read_results(write_results(folder, rows, "vgg-like-cifar10.jsonl"))["vgg-like", "cifar10"]
+
+
+def test_memory_of_dbb_beside_bbs(tmp_path):
+    rows = [row("bb", "6", 0, 7.0, memory=8.0, **VGG), row("dbb", "6", 0, 7.0, memory=9.0, right_memory=7.5, **VGG)]
+    rows += [row("dbb", "6", 1, 7.0, memory=9.2, right_memory=7.7, **VGG), row("dbb", "1", 0, 7.0, memory=12.0, right_memory=11.0, **VGG)]
+    sheet = memory_sheet(read_vgg(tmp_path, rows))
+    assert texts(sheet) == [["1", "", "12.00", "11.00"], ["6", "8.00", "9.10", "7.60"]]
+    assert memory_sheet(read(tmp_path, [row("dbb", "1", 0, 1.5)])) is None
+
+
+def test_variants_beside_the_same_models(tmp_path):
+    kinds = {"after-activation": ("after activation", False), "after-activation-shrinking": ("after activation", True)}
+    for name, (placement, shrink) in kinds.items():
+        own = [row("bb", "4", seed, 7.2, 4.5, seconds=90.0, placement=placement, shrink=shrink, **VGG) for seed in (0, 1)]
+        write_results(tmp_path, own, f"vgg-like-cifar10-{name}.jsonl")
+    usual = [row("bb", "4", seed, 7.0 + seed, 4.0, seconds=200.0, placement="before norm", shrink=False, **VGG) for seed in (0, 1, 2)]
+    rows = read_vgg(tmp_path, [*usual, row("bb", "1", 0, 6.5, placement="before norm", **VGG)])
+    sheet = variant_sheet(rows, read_variants(tmp_path)["vgg-like", "cifar10"])
+    assert texts(sheet) == [
+        ["BB", "4", "before norm", "as it is", "2", "7.50", "4.00", "5.00", "200"],
+        ["BB", "4", "after activation", "as it is", "2", "7.20", "4.50", "5.00", "90"],
+        ["BB", "4", "after activation", "shrinks", "2", "7.20", "4.50", "5.00", "90"],
+    ]
+    assert variant_sheet(rows, []) is None
+
+
+def test_variant_in_the_wrong_file(tmp_path):
+    write_results(tmp_path, [row("bb", "4", 0, 7.2, placement="before norm", **VGG)], "vgg-like-cifar10-after-activation.jsonl")
+    with pytest.raises(ResultsError, match="bb at 4, seed 0 was trained in another way"):
+        read_variants(tmp_path)
+
+
+@pytest.mark.parametrize(("field", "value"), [("placement", "somewhere"), ("shrink", "yes"), ("precision", "float8"), ("right_memory", -1)])
+def test_wrong_words_about_the_training(tmp_path, field, value):
+    with pytest.raises(ResultsError, match=field):
+        read_vgg(tmp_path, [row("dbb", "1", 0, 7.0, **{field: value}, **VGG)])

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from bayesprune.analysis import FOR_NO_INPUT, NOT_FOR_THIS_INPUT, USED, ClassAverages, probability_stages
+from bayesprune.analysis import FOR_NO_INPUT, NOT_FOR_THIS_INPUT, USED, ClassAverages, UnitRecord, probability_stages
 from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
 from bayesprune.report.figures.class_correlation import draw_class_correlation, panel_title
+from bayesprune.report.figures.filter_use import draw_filter_use
 from bayesprune.report.figures.input_regions import average_use, class_examples, draw_input_regions, input_regions
 from bayesprune.report.figures.probabilities import draw_probabilities, highlighted_units
 
@@ -75,7 +76,7 @@ def test_titles_state_the_mean_correlation_with_and_without_pi():
         means.append(float((matrix.sum() - 10) / 90))
     assert panel_title("conv1.output_gate", own).splitlines() == [
         "conv1 output, 8 kept",
-        f"mean between classes {means[0]:.2f}",
+        f"between classes {means[0]:.2f}",
         f"without π: {means[1]:.2f}",
     ]
 
@@ -84,10 +85,10 @@ def test_titles_say_what_is_undefined():
     assert "correlation undefined" in panel_title("a", averages(0))
     assert "1 kept\ncorrelation undefined" in panel_title("a", averages(1))
     flat = ClassAverages(torch.ones(10, 5, dtype=torch.float64), torch.ones(5, dtype=torch.float64))
-    assert "mean between classes undefined\nwithout π: undefined" in panel_title("a", flat)
+    assert "between classes undefined\nwithout π: undefined" in panel_title("a", flat)
     own = averages(5)
     own.phi[3] = 1.0
-    assert "(1 class undefined)" in panel_title("a", own).splitlines()[2]
+    assert "(1 undefined)" in panel_title("a", own).splitlines()[2]
     assert "undefined" not in panel_title("a", own).splitlines()[1]
 
 
@@ -148,3 +149,20 @@ def test_probabilities_are_drawn(tmp_path, words_of, units, inputs):
 def test_constant_activations_can_be_drawn(tmp_path):
     stages = probability_stages(DependentBetaBernoulli(4).eval(), torch.zeros(10, 4))
     draw_probabilities(stages, torch.arange(4), "constant", tmp_path / "steps.png")
+
+
+def test_uses_of_two_classes_are_drawn_with_what_they_share(tmp_path, words_of):
+    uses = torch.tensor([[0.9, 0.8, 0.0], [0.9, 0.0, 0.0], [0.0, 0.0, 0.7], [0.0, 0.0, 0.4]])
+    labels = torch.tensor([13, 13, 0, 0])
+    record = UnitRecord({}, labels, {"features.block3.conv.output_gate": uses, "fc2.input_gate": torch.zeros(4, 0)})
+    classes = (("bus", 13), ("apple", 0))
+    words = words_of(draw_filter_use, record, (3, 15), classes, "what it shows", tmp_path / "uses.png")
+    assert "what it shows" in words
+    first = next(text for text in words if text.startswith("layer 3"))
+    assert first == (
+        "layer 3 (block3 conv output): 3 kept by BB, 1 used by an input\n"
+        "units in common: two of bus 50 %, two of apple 100 %, bus and apple 0 %"
+    )
+    assert any(text.startswith("layer 15 (fc2 input): 0 kept by BB") for text in words)
+    assert "no unit is left" in words
+    assert {"bus", "apple"} <= set(words)

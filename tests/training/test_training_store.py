@@ -206,3 +206,13 @@ def test_folder_that_cannot_be_read(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "iterdir", refuse)
     with pytest.raises(StorageError, match=r"cannot read the folder .*: Permission denied"):
         claim_folder(tmp_path, CONFIGURATION)
+
+
+def test_checkpoints_that_take_long_are_written_less_often(tmp_path):
+    store = RunStore(tmp_path, {})
+    assert store.is_due(True, since=0.1, cost=0.0)
+    assert store.is_due(True, since=0.1, cost=0.2), "nobody minds"
+    assert not store.is_due(True, since=9.0, cost=0.5)
+    assert store.is_due(True, since=11.0, cost=0.5), "a twentieth of the time"
+    assert not store.is_due(False, since=50.0, cost=0.0)
+    assert store.is_due(False, since=61.0, cost=100.0)

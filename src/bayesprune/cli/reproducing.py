@@ -8,8 +8,8 @@ from rich.table import Table
 
 from bayesprune.cli.common import absolute, err, given, out, parts, refuse_torchrun, stoppable
 from bayesprune.errors import InputError
-from bayesprune.experiments.evidence import MODELS
-from bayesprune.experiments.main_job import complete
+from bayesprune.experiments.evidence import MODELS, NETWORKS
+from bayesprune.experiments.main_job import check_config, complete
 from bayesprune.experiments.protocol import Protocol, own_protocol, protocol
 from bayesprune.experiments.published import tradeoff_value
 from bayesprune.experiments.reproduction import Places, run_reproduction
@@ -30,15 +30,25 @@ REPRODUCE_EXAMPLES = """**Examples**
 
 `bayesprune reproduce lenet-500-300 --recipe consistent` — our own recipe for BB and DBB, with five seeds, in a file of its own
 
+`bayesprune reproduce vgg-cifar10 --main-table --seeds 0` — the rows of the paper's main table, one model after the other
+
+`bayesprune reproduce vgg-cifar10 --methods bb --tradeoffs 4 --after-activation --shrink` — gates in another place, on networks that shrink
+
 `bayesprune reproduce lenet-500-300 --quick` — everything in a small form, minutes on a processor: to see it work, not to compare"""
 
 
 def reproduce(
-    network: Annotated[str, typer.Argument(help="lenet-500-300 or lenet5-caffe.")],
+    network: Annotated[str, typer.Argument(help="lenet-500-300, lenet5-caffe, vgg-cifar10 or vgg-cifar100.")],
     quick: Annotated[bool, typer.Option("--quick", help="A small form of everything, on a processor; its rows say so.")] = False,
     methods: Annotated[str | None, typer.Option(help="Only these rows, separated by commas: dense, cd, gd, sbp, l0, vib, bb, dbb.")] = None,
     recipe: Annotated[str | None, typer.Option(help="A recipe of our own, for BB and DBB: consistent or smooth.")] = None,
     tradeoffs: Annotated[str | None, typer.Option(help="Only these trade-offs, as they are printed, separated by commas.")] = None,
+    main_table: Annotated[bool, typer.Option("--main-table", help="Only the trade-offs that the paper's main table shows.")] = False,
+    after_activation: Annotated[
+        bool, typer.Option("--after-activation", help="Gate convolutions after their activations, not before their norms.")
+    ] = False,
+    shrink: Annotated[bool, typer.Option("--shrink", help="Take pruned units out of the networks while they are trained.")] = False,
+    precision: Annotated[str | None, typer.Option(help="float32 or, on a GPU, bfloat16; by default that for VGG there.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas; by default three, for our own recipes five.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data set is; see 'bayesprune data'.")] = None,
@@ -52,20 +62,26 @@ def reproduce(
     refuse_torchrun("fleets of a reproduction")
     chosen_seeds = None if seeds is None else parts(seeds, "--seeds", int)
     if recipe is None:
-        asked = protocol(network, quick=quick, methods=None if methods is None else parts(methods, "--methods", str), seeds=chosen_seeds)
+        chosen_methods = None if methods is None else parts(methods, "--methods", str)
+        about = {"quick": quick, "after_activation": after_activation, "shrink": shrink}
+        asked = protocol(network, methods=chosen_methods, seeds=chosen_seeds, precision=precision, **about)
     else:
         asked = own_protocol(network, recipe, chosen_seeds)
-        if quick or methods is not None:
-            raise InputError("--recipe trains BB and DBB with a recipe of our own: leave --quick and --methods out")
+        if quick or main_table or after_activation or shrink or methods is not None or precision is not None:
+            raise InputError("--recipe trains BB and DBB with a recipe of our own: leave options that change the paper's protocol out")
+    if main_table:
+        asked = asked.of_main_table()
     if tradeoffs is not None:
         asked = asked.at(parts(tradeoffs, "--tradeoffs", str))
     chosen = results or (QUICK_RESULTS if quick else RESULTS)
     places = Places(
         rows=chosen / f"{asked.name}.jsonl",
         models=chosen / MODELS,
-        work=work or WORK / (asked.name if asked.is_own else f"{asked.name}-{asked.recipe.name}"),
+        networks=chosen / NETWORKS,
+        work=work or WORK / (asked.name if asked.is_own else f"{asked.network}-{asked.dataset}-{asked.recipe.name}"),
     )
-    common = complete(given(network=asked.network, dataset=asked.dataset, device=device, data_dir=absolute(data_dir)))
+    common = complete(given(network=asked.network, dataset=asked.dataset, device=device, data_dir=absolute(data_dir), precision=precision))
+    check_config(common)
     with stoppable("what is finished is kept", "the same command"), ProgressBars(err) as watcher:
         rows = run_reproduction(asked, places, watcher, device=common.device, data_dir=common.data_dir, side_by_side=side_by_side)
     for table in _tables(asked, places.rows, rows):
@@ -78,7 +94,7 @@ def reproduce(
 
 def _tables(asked: Protocol, path: Path, rows: list[dict[str, Any]]) -> list[Table]:
     """The rows beside the paper's, where they are comparable."""
-    if asked.recipe is PAPER:
+    if asked.recipe.name == PAPER.name:
         comparison = compare(asked.network, asked.dataset, as_in_tables(read_result_rows(path)))
         return [comparison_table(comparison)]
     return sweep_tables([{**row, "tradeoff": None if row["tradeoff"] is None else tradeoff_value(row["tradeoff"])} for row in rows])

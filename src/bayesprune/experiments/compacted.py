@@ -1,5 +1,6 @@
 """The last stage of a run: the network that is left, as a file, with its certificate and its measured latency."""
 
+import copy
 import time
 import warnings
 from pathlib import Path
@@ -38,10 +39,7 @@ def compact_stage(gated: nn.Module, dense: nn.Module, test: BatchSource, loss: L
     """
     started = time.perf_counter()
     inputs = first_inputs(test)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "no unit is under", BayespruneWarning)  # The table says as much.
-        result = compact(gated, inputs)
-    save(result.model, folder / NETWORK, example_inputs=inputs, certificate=result.certificate.as_dict(), cost=result.certificate.after)
+    result = _compact_into(gated, inputs, folder / NETWORK)
     write_json(folder / CERTIFICATE, result.certificate.as_dict())
     evaluation = evaluate(result.model, test, loss)
     return {
@@ -52,6 +50,41 @@ def compact_stage(gated: nn.Module, dense: nn.Module, test: BatchSource, loss: L
         "latency": _latency(dense, result.model, inputs),
         "seconds": round(time.perf_counter() - started, 3),
     }
+
+
+def keep_compacted(gated: nn.Module, test: BatchSource, loss: LossFunction, path: Path) -> dict[str, Any]:
+    """Remove the pruned units of a trained model and keep what is left, as a file.
+
+    The removal is carried out and certified on a processor, where nothing is rounded to fewer digits; the model stays where it is.
+
+    Args:
+        gated: the trained model; it is not changed.
+        test: to evaluate on.
+        loss: of a batch.
+        path: of the file.
+
+    Returns:
+        What a row says of it: the file's name, the error, multiply-accumulates, parameters, and how far it is from the gated model.
+    """
+    inputs = first_inputs(test)
+    result = _compact_into(copy.deepcopy(gated).cpu(), inputs.cpu(), path)
+    evaluation = evaluate(result.model.to(inputs.device), test, loss)
+    after = result.certificate.after
+    return {
+        "file": path.name,
+        "error": evaluation.error,
+        "macs": after.macs,
+        "parameters": after.parameters,
+        "difference": result.max_rel_error,
+    }
+
+
+def _compact_into(gated: nn.Module, inputs: Tensor, path: Path) -> Compaction:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "no unit is under", BayespruneWarning)  # The table says as much.
+        result = compact(gated, inputs)
+    save(result.model, path, example_inputs=inputs, certificate=result.certificate.as_dict(), cost=result.certificate.after)
+    return result
 
 
 def _size(gated: nn.Module, result: Compaction) -> dict[str, Any]:

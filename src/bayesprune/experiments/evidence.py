@@ -1,4 +1,4 @@
-"""Trained models kept as evidence for figures: what they compute is all that counts, so the file is made to compress well."""
+"""What is kept of trained models as evidence for figures: the model, made to compress well, or of a large one what the figures show."""
 
 import copy
 from collections.abc import Iterator
@@ -7,26 +7,59 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from bayesprune.analysis import ClassAverages, UnitRecord
 from bayesprune.artifact import load, save
 from bayesprune.attach.cuts import CHANNEL_LAYERS, find_cuts
 from bayesprune.attach.places import stated_example
 from bayesprune.errors import InputError, StorageError
+from bayesprune.experiments.tables import table_of
 from bayesprune.gates import Gate, require_gates
 from bayesprune.gates.contract import ControlledLayer
 from bayesprune.models import build_network
+from bayesprune.storage import read_tensors, write_tensors
 
+_PHI, _PI, _USES = "phi/", "pi/", "uses/"
 MODELS = "models"
 """The folder of such models beside the rows of a reproduction."""
+NETWORKS = "compacted"
+"""The folder of what is left of large networks without their pruned units."""
 
 
 def evidence_name(network: str, dataset: str) -> str:
-    """The file with the DBB model of a network that figures are drawn from."""
-    return f"{network}-{dataset}-dbb.safetensors"
+    """The file that figures of a network are drawn from: its DBB model or, of a large one, the record of its units."""
+    return f"{network}-{dataset}-{'units' if table_of(network, dataset).shown else 'dbb'}.safetensors"
 
 
 def evidence_path(results: Path, network: str, dataset: str) -> Path:
     """Where that file lies in a folder of results."""
     return results / MODELS / evidence_name(network, dataset)
+
+
+def save_record(record: UnitRecord, path: Path) -> None:
+    """Write what figures show of a network.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    tensors = {"labels": record.labels}
+    for name, averages in record.averages.items():
+        tensors |= {f"{_PHI}{name}": averages.phi.float(), f"{_PI}{name}": averages.pi.float()}
+    tensors |= {f"{_USES}{name}": uses.float() for name, uses in record.uses.items()}
+    write_tensors(path, tensors, {"gates": list(record.averages), "shown": list(record.uses)})
+
+
+def load_record(path: Path) -> UnitRecord:
+    """What ``save_record`` wrote.
+
+    Raises:
+        StorageError: the file is missing, damaged, or holds something else.
+    """
+    tensors, description = read_tensors(path)
+    try:
+        averages = {name: ClassAverages(tensors[_PHI + name].double(), tensors[_PI + name].double()) for name in description["gates"]}
+        return UnitRecord(averages, tensors["labels"], {name: tensors[_USES + name] for name in description["shown"]})
+    except (KeyError, TypeError) as error:
+        raise StorageError(f"{path} holds no record of units; put the right file in its place, or take it away") from error
 
 
 def save_evidence(model: nn.Module, path: Path) -> None:

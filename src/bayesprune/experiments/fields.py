@@ -48,6 +48,13 @@ class Fields:
             self.refuse(f"'{name}' is not a text but {value!r}")
         return value
 
+    def flag(self, name: str) -> bool:
+        """A field that is true or false."""
+        value = self.raw(name)
+        if not isinstance(value, bool):
+            self.refuse(f"'{name}' is not true or false but {_short(value)}")
+        return value
+
     def texts(self, name: str) -> list[str]:
         """A field that is a list of texts."""
         value = self.raw(name)

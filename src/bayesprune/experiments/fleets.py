@@ -10,14 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from bayesprune.analysis import record_units
 from bayesprune.data import Dataset
 from bayesprune.errors import DivergedError, InputError, RunFolderError
-from bayesprune.experiments.evidence import evidence_name, save_evidence
+from bayesprune.experiments.compacted import keep_compacted
+from bayesprune.experiments.evidence import evidence_name, save_evidence, save_record
 from bayesprune.experiments.main_job import GATE_SETTINGS, RunConfig, batches_of, build_seeded, plan_of, surroundings
-from bayesprune.experiments.other_counts import other_counts
+from bayesprune.experiments.other_counts import both_memories, other_counts
 from bayesprune.experiments.protocol import Entry, Fleet, Protocol
-from bayesprune.experiments.published import tradeoff_value
+from bayesprune.experiments.published import WITHOUT_TRADEOFF, tradeoff_value
 from bayesprune.experiments.rows import STAGE_RECIPE
+from bayesprune.experiments.tables import SHOWN_INPUTS, SHOWN_LAYERS
 from bayesprune.storage import make_folder
 from bayesprune.training.plan import DENSE, Plan, static_method, usual_stages
 from bayesprune.training.stages import DIVERGED, FINISHED, StagedRun, is_look, run_stages
@@ -40,6 +43,7 @@ class Fleets:
         device: where.
         work: the folder for checkpoints.
         models: the folder for models that figures are drawn from; None to keep none.
+        networks: the folder for the networks that are left without their pruned units; None to keep none.
         watch: who is told of the progress of a fleet in the stage of a method.
     """
 
@@ -51,12 +55,13 @@ class Fleets:
         device: torch.device,
         work: Path,
         models: Path | None,
+        networks: Path | None,
         watch: Callable[[Fleet, str], Watcher],
     ) -> None:
         self.protocol, self.common, self.device = protocol, common, device
-        self.work, self.models, self.watch = work, models, watch
-        self.whole = len(data.train)
-        training, test = protocol.images or (self.whole, len(data.test))
+        self.work, self.models, self.networks, self.watch = work, models, networks, watch
+        training, test = protocol.images or (len(data.train), len(data.test))
+        self.n_data = protocol.table.n_data or len(data.train)
         self.data = replace(data, train=data.train.first(training), test=data.test.first(test))
         self.training, self.test = batches_of(self.data, protocol.recipe, device)
         self._pretrained: dict[int, StagedRun] = {}
@@ -88,18 +93,18 @@ class Fleets:
         """What to do to a member in the stage of a method."""
         compiled = self.protocol.images is None  # A quick one is over before that pays.
         if method == DENSE:
-            return Plan(DENSE, self.protocol.recipe, ("dense",), seed, compiled=compiled)
+            return Plan(DENSE, self.protocol.recipe, ("dense",), seed, precision=self.common.precision, compiled=compiled)
         asked = replace(self.common, method=method, seed=seed, tradeoff=None if tradeoff is None else tradeoff_value(tradeoff))
-        plan = plan_of(asked, self.protocol.recipe, self.whole)
-        return replace(plan, stages=usual_stages(method)[-1:], share=len(self.data.train) / self.whole, compiled=compiled)
+        plan = plan_of(asked, self.protocol.recipe, self.n_data)
+        return replace(plan, stages=usual_stages(method)[-1:], share=len(self.data.train) / self.n_data, compiled=compiled)
 
     def _start(self, seed: int) -> StagedRun:
-        """The pretrained network of a seed; all are pretrained together when the first is asked for."""
-        if not self._pretrained:
-            seeds = self.protocol.seeds
-            networks = [StagedRun(self.network(each)) for each in seeds]
-            fleet = Fleet(DENSE, DENSE, tuple((None, each) for each in seeds))
-            self._pretrained = dict(zip(seeds, self._run(fleet, DENSE, networks), strict=True))
+        """The pretrained network of a seed; it is pretrained, perhaps together with others, when it is first asked for."""
+        if seed not in self._pretrained:
+            fleet = self.protocol.pretraining(seed)
+            seeds = [each for _, each in fleet.members]
+            runs = self._run(fleet, DENSE, [StagedRun(self.network(each)) for each in seeds])
+            self._pretrained |= dict(zip(seeds, runs, strict=True))
         return self._pretrained[seed]
 
     def _run(self, fleet: Fleet, method: str, before: Sequence[StagedRun]) -> list[StagedRun]:
@@ -130,14 +135,17 @@ class Fleets:
             raise RunFolderError(f"{error}, or remove this one to train its models anew") from error
 
     def _folder(self, fleet: Fleet, method: str) -> Path:
-        return self.work / f"{method}-of-{fleet.name}"
+        variant = "" if method == DENSE else self.protocol.variant  # All start from the same pretrained networks.
+        return self.work / "-".join(filter(None, (f"{method}-of-{fleet.name}", variant)))
 
     def _rows(
         self, fleet: Fleet, method: str, runs: Sequence[StagedRun], below: Sequence[StagedRun] | None = None
     ) -> dict[Entry, dict[str, Any]]:
         """A row for each model of a fleet after the stage of a method."""
-        together = len(self.protocol.seeds if method == DENSE else runs)
+        together = len(self.protocol.pretraining(fleet.members[0][1]).members if method == DENSE else runs)
         about = {"recipe": self.protocol.recipe.name, "side_by_side": together, **surroundings(self.device), "device": self.device.type}
+        if self.protocol.placement is not None:
+            about |= {"placement": self.protocol.placement, "shrink": self.protocol.recipe.shrink, "precision": self.common.precision}
         sound = [member for member, run in enumerate(runs) if not run.diverged]
         others = other_counts(method, [runs[member].model for member in sound], self.test, F.cross_entropy)
         more = dict(zip(sound, others, strict=True))
@@ -148,17 +156,35 @@ class Fleets:
             row[STAGE_RECIPE] = self.protocol.stage_of(method).written()
             if method != DENSE:
                 row[GATE_SETTINGS] = self.plan(method, tradeoff, seed).gate_settings()
+            if self.networks is not None and method not in WITHOUT_TRADEOFF and member in more:
+                row["compacted"] = self._keep_network(entry, runs[member].model)
             if below is not None and member in more:
                 row["static_kept"] = below[member].results[-1]["kept"]
+                row |= both_memories(runs[member].model, row["static_kept"], row["kept"])
             rows[entry] = row | more.get(member, {}) | about
         return rows
 
+    def _keep_network(self, entry: Entry, model: nn.Module) -> dict[str, Any]:
+        """The network without its pruned units, as a file, and what a row says of it."""
+        assert self.networks is not None
+        make_folder(self.networks)
+        at = "" if entry.tradeoff is None else entry.tradeoff.replace("/", "-by-")
+        name = "-".join(filter(None, (self.protocol.name, entry.method, at, f"seed-{entry.seed}")))
+        return keep_compacted(model, self.test, F.cross_entropy, self.networks / f"{name}.safetensors")
+
     def _keep_evidence(self, fleet: Fleet, runs: Sequence[StagedRun]) -> None:
+        """Keep the model that figures are drawn from or, of a large one, what they show."""
         wanted = (EVIDENCE.tradeoff, EVIDENCE.seed)
         if self.models is None or wanted not in fleet.members or runs[fleet.members.index(wanted)].diverged:
             return
         make_folder(self.models)
-        save_evidence(runs[fleet.members.index(wanted)].model, self.models / evidence_name(self.protocol.network, self.protocol.dataset))
+        model, path = runs[fleet.members.index(wanted)].model, self.models / evidence_name(self.protocol.network, self.protocol.dataset)
+        if not self.protocol.table.shown:
+            save_evidence(model, path)
+            return
+        classes = [number for _, number in self.protocol.table.shown]
+        record = record_units(model, list(self.test.in_order()), self.data.num_classes, classes, SHOWN_LAYERS, SHOWN_INPUTS)
+        save_record(record, path)
 
 
 def _outcome(run: StagedRun) -> dict[str, Any]:

@@ -1,10 +1,13 @@
 """What a reproduction of the paper's tables trains: its rows, in fleets of models that start from the same pretrained networks."""
 
+import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from bayesprune.errors import InputError, did_you_mean
-from bayesprune.experiments.published import METHODS, published_networks, published_rows, tradeoff_value
+from bayesprune.experiments.published import METHODS, PublishedRow, published_rows, tradeoff_value
+from bayesprune.experiments.tables import TABLES, ReproducedTable, table_of
 from bayesprune.training.plan import DENSE, usual_stages
 from bayesprune.training.recipes import CONSISTENT, PAPER, SMOOTH, Recipe, StageRecipe, find_recipe
 
@@ -17,10 +20,11 @@ QUICK = Recipe(
     },
 )
 """Everything in a small form, to see it work; no figure of it is comparable with the paper's."""
-_QUICK_IMAGES = (5_000, 1_000)
 SEEDS = (0, 1, 2)
 OWN_SEEDS = (0, 1, 2, 3, 4)
 OWN_PREFIX = "own-recipe-"
+Placement = Literal["before norm", "after activation"]
+PLACEMENTS: tuple[Placement, ...] = ("before norm", "after activation")
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,10 @@ class Protocol:
         tradeoffs: of every method in the order of the tables, as they are printed; (None,) for a method without any.
         methods: those that are asked for.
         images: so many of the first training and test images are used; None for all.
-        only: train these trade-offs alone; None for all.
+        only: train these trade-offs of each method alone; None for all.
+        placement: of the gates of convolutions: ``before norm``, as in the paper, or ``after activation``; None where there are no norms.
+        precision: that layers are computed in on a GPU.
+        variant: in what the rows differ from the paper's protocol; empty if in nothing.
     """
 
     network: str
@@ -130,12 +137,22 @@ class Protocol:
     tradeoffs: Mapping[str, tuple[str | None, ...]]
     methods: tuple[str, ...]
     images: tuple[int, int] | None = None
-    only: tuple[str, ...] | None = None
+    only: Mapping[str, tuple[str | None, ...]] | None = None
+    placement: Placement | None = None
+    precision: str = "float32"
+    variant: str = ""
+
+    @property
+    def table(self) -> ReproducedTable:
+        """How models of the network are trained for the paper's table."""
+        return table_of(self.network, self.dataset)
 
     @property
     def name(self) -> str:
         """Of its files: rows of the paper's protocol are never mixed with others."""
-        return own_name(self.recipe.name, self.network) if self.is_own else f"{self.network}-{self.dataset}"
+        if self.is_own:
+            return own_name(self.recipe.name, self.network)
+        return "-".join(filter(None, (self.network, self.dataset, self.variant)))
 
     @property
     def is_own(self) -> bool:
@@ -152,7 +169,14 @@ class Protocol:
         for tradeoff in tradeoffs:
             if tradeoff not in known:
                 raise InputError(f"{self.name} has no trade-off '{tradeoff}'; it has {', '.join(sorted(known))}")
-        return replace(self, only=tuple(tradeoffs))
+        only = {
+            method: tuple(value for value in values if value is None or value in tradeoffs) for method, values in self.tradeoffs.items()
+        }
+        return replace(self, only=only)
+
+    def of_main_table(self) -> "Protocol":
+        """The part of it that the paper's main table shows."""
+        return replace(self, only={method: self._main_tradeoffs(method) for method in self.tradeoffs})
 
     def stage_of(self, method: str) -> StageRecipe:
         """How the stage that ends with a row of this method is trained."""
@@ -162,47 +186,84 @@ class Protocol:
         """All rows of the tables, asked for or not."""
         return [Entry(method, each, seed) for method, values in self.tradeoffs.items() for each in values for seed in self.seeds]
 
+    def pretraining(self, seed: int) -> Fleet:
+        """The fleet that the pretrained network of a seed is trained in."""
+        return Fleet(DENSE, DENSE, tuple((None, each) for each in self.seeds)) if self.table.together else _alone(DENSE, None, seed)
+
     def fleets(self, side_by_side: int | None = None) -> list[Fleet]:
         """What is asked for, the most telling first: pretraining, and BB together with DBB, which starts from it.
+
+        Models that are trained one after the other come seed by seed, those of the main table before the others.
 
         Args:
             side_by_side: how many models a fleet has at most; None for all of a method. The pretrained networks, which all others start
                 from, are always trained together.
         """
+        asked = [method for method in _IN_TURN if method in self.methods and not (method == "bb" and "dbb" in self.methods)]
+        members = {method: self._members(method) for method in asked}
+        if not self.table.together:
+            alone = [_alone(method, *member) for method in asked for member in members[method]]
+            return sorted(alone, key=self._turn)
         fleets = []
-        for method in _IN_TURN:
-            if method not in self.methods or (method == "bb" and "dbb" in self.methods):
-                continue
-            values = [value for value in self.tradeoffs[method] if value is None or self.only is None or value in self.only]
-            if not values:
-                continue
-            members = tuple((value, seed) for value in values for seed in self.seeds)
-            size = len(members) if side_by_side is None or method == DENSE else side_by_side
-            for start in range(0, len(members), size):
-                part = members[start : start + size]
-                name = method if part == members else f"{method}-{start + 1}-to-{start + len(part)}"  # Of their own for every size.
+        for method in asked:
+            size = len(members[method]) if side_by_side is None or method == DENSE else side_by_side
+            for start in range(0, len(members[method]), size or 1):
+                part = members[method][start : start + size]
+                name = method if part == members[method] else f"{method}-{start + 1}-to-{start + len(part)}"  # Of their own for every size.
                 fleets.append(Fleet(name, method, part))
         return fleets
+
+    def _members(self, method: str) -> tuple[tuple[str | None, int], ...]:
+        asked = self.tradeoffs if self.only is None else self.only
+        wanted = {*asked[method], *(asked["bb"] if method == "dbb" and "bb" in self.methods else ())}  # Which it is trained for as well.
+        return tuple((value, seed) for value in self.tradeoffs[method] if value in wanted for seed in self.seeds)
+
+    def _turn(self, fleet: Fleet) -> tuple[int, bool]:
+        """What sorts fleets of one model; those of the same turn stay in their order."""
+        ((tradeoff, seed),) = fleet.members
+        return self.seeds.index(seed), tradeoff not in self._main_tradeoffs(fleet.method)
+
+    def _main_tradeoffs(self, method: str) -> tuple[str | None, ...]:
+        """The trade-offs of a method that the main table shows, or where it does not say which, the nearest in speed-up."""
+        printed = published_rows(self.network, self.dataset)
+        shown = [_nearest(row, printed) for row in printed if row.table == "main" and row.method == method]
+        return tuple(value for value in self.tradeoffs[method] if value in shown)
 
 
 _IN_TURN = (DENSE, "dbb", "bb", "sbp", "vib", "l0", "gd", "cd")
 
 
-def protocol(network: str, *, quick: bool = False, methods: Sequence[str] | None = None, seeds: Sequence[int] | None = None) -> Protocol:
+def protocol(
+    network: str,
+    *,
+    quick: bool = False,
+    methods: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    after_activation: bool = False,
+    shrink: bool = False,
+    precision: str | None = None,
+) -> Protocol:
     """The paper's protocol for one of its networks.
 
     Args:
-        network: a name of the zoo that the tables have; on the data set that they show it on.
-        quick: train everything in a small form, on a part of the data, one seed and two trade-offs a method.
+        network: a name of ``TABLES``.
+        quick: train everything in a small form, on a part of the data, one seed and a trade-off or two a method.
         methods: only these.
         seeds: instead of three.
+        after_activation: gate convolutions after their activations, not before their norms as the paper does.
+        shrink: take pruned units out of the networks while they are trained, which the paper does not.
+        precision: that layers are computed in on a GPU; by default what the table says.
 
     Raises:
-        InputError: the tables have no such network or method.
+        InputError: there is no such table or method, or the network has no norms.
     """
-    known = {name: dataset for name, dataset in published_networks() if dataset == "mnist"}
-    if network not in known:
-        raise InputError(f"the tables that can be reproduced are of {', '.join(known)}, not of '{network}'.{did_you_mean(network, known)}")
+    if network not in TABLES:
+        raise InputError(
+            f"the tables that can be reproduced are of {', '.join(TABLES)}, not of '{network}'.{did_you_mean(network, TABLES)}"
+        )
+    table = TABLES[network]
+    if after_activation and not table.has_norms:
+        raise InputError(f"{network} has no norms, so its gates have but one place: leave --after-activation out")
     for method in methods or ():
         if method not in METHODS:
             raise InputError(f"the tables have no method '{method}'; they have {', '.join(METHODS)}.{did_you_mean(method, METHODS)}")
@@ -210,12 +271,22 @@ def protocol(network: str, *, quick: bool = False, methods: Sequence[str] | None
     if not chosen or len(set(chosen)) < len(chosen):
         raise InputError(f"give at least one seed, and each once, not {list(chosen)}")
     printed: dict[str, tuple[str | None, ...]] = {DENSE: (None,)}
-    for row in published_rows(network, known[network], "appendix"):
+    for row in published_rows(table.network, table.dataset, "appendix"):
         printed[row.method] = (*printed.get(row.method, ()), row.tradeoff)
     if quick:
-        printed = {method: _weakest(values) for method, values in printed.items()}
-    asked = METHODS if methods is None else tuple(methods)
-    return Protocol(network, known[network], QUICK if quick else PAPER, chosen, printed, asked, _QUICK_IMAGES if quick else None)
+        printed = {method: _weakest(values, table.quick_tradeoffs) for method, values in printed.items()}
+    return Protocol(
+        table.network,
+        table.dataset,
+        replace(QUICK if quick else PAPER, shrink=shrink),
+        chosen,
+        printed,
+        METHODS if methods is None else tuple(methods),
+        images=table.quick_images if quick else None,
+        placement=None if not table.has_norms else "after activation" if after_activation else "before norm",
+        precision=table.precision if precision is None else precision,
+        variant=variant_name(after_activation, shrink),
+    )
 
 
 def own_protocol(network: str, recipe: str, seeds: Sequence[int] | None = None) -> Protocol:
@@ -238,11 +309,30 @@ def own_protocol(network: str, recipe: str, seeds: Sequence[int] | None = None) 
     return replace(published, recipe=own, tradeoffs=tradeoffs, methods=tuple(tradeoffs))
 
 
+def variant_name(after_activation: bool, shrink: bool) -> str:
+    """What files are called after whose models were trained as the paper's but for the place of their gates, or on shrinking networks."""
+    return "-".join(["after-activation"] * after_activation + ["shrinking"] * shrink)
+
+
 def own_name(recipe: str, network: str) -> str:
     """What files with rows of a recipe of our own on a network are called."""
     return f"{OWN_PREFIX}{recipe}-{network}"
 
 
-def _weakest(values: tuple[str | None, ...]) -> tuple[str | None, ...]:
-    """Two trade-offs; stronger ones would take too much out in so few steps."""
-    return tuple(sorted(values, key=lambda value: 0.0 if value is None else tradeoff_value(value))[:2])
+def _alone(method: str, tradeoff: str | None, seed: int) -> Fleet:
+    """A fleet of one model, with a name of its own whatever else is asked for."""
+    at = "" if tradeoff is None else f"-at-{tradeoff.replace('/', '-by-')}"
+    return Fleet(f"{method}{at}-seed-{seed}", method, ((tradeoff, seed),))
+
+
+def _nearest(row: PublishedRow, printed: Sequence[PublishedRow]) -> str | None:
+    """The trade-off of a row of the main table, or that of the nearest row of the appendix where the paper does not say."""
+    others = [other for other in printed if other.table == "appendix" and other.method == row.method]
+    if row.tradeoff is not None or not others:
+        return row.tradeoff
+    return min(others, key=lambda other: abs(math.log(other.speedup / row.speedup))).tradeoff
+
+
+def _weakest(values: tuple[str | None, ...], count: int) -> tuple[str | None, ...]:
+    """A few trade-offs; stronger ones would take too much out in so few steps."""
+    return tuple(sorted(values, key=lambda value: 0.0 if value is None else tradeoff_value(value))[:count])

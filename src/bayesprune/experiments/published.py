@@ -98,10 +98,10 @@ def _read(line: dict[str, str]) -> PublishedRow:
 
 
 def _tradeoff_of(row: PublishedRow, appendix: list[PublishedRow]) -> str | None:
-    """Which trade-off of the appendix a main row shows: the one with its speed-up or, as two differ in print, with its error."""
+    """Which trade-off of the appendix a main row shows: the one with its numbers, its speed-up or, as two differ in print, its error."""
     own = [other for other in appendix if (other.network, other.dataset, other.method) == (row.network, row.dataset, row.method)]
-    for name in ("speedup", "error"):
-        same = [other for other in own if getattr(other, name) == getattr(row, name)]
+    for names in (("error", "speedup", "memory"), ("speedup",), ("error",)):
+        same = [other for other in own if all(getattr(other, name) == getattr(row, name) for name in names)]
         if len(same) == 1:
             return same[0].tradeoff
     return None

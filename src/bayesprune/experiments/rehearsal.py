@@ -65,7 +65,7 @@ class Rehearsal:
         """Train the fleet for one short epoch, from networks that have learned nothing."""
         recipe = self.protocol.recipe.with_epochs(1)
         short = replace(self.protocol, recipe=recipe, images=(_BATCHES * recipe.batch_size, _TEST_IMAGES))
-        fleets = Fleets(short, self.common, data_of(self.common), torch.device(self.device), Path(), None, lambda *_: Silent())
+        fleets = Fleets(short, self.common, data_of(self.common), torch.device(self.device), Path(), None, None, lambda *_: Silent())
         models = [fleets.network(seed) for _, seed in self.fleet.members]
         if self.method == "dbb":
             below, example = [fleets.plan("bb", *member) for member in self.fleet.members], first_inputs(fleets.training)
@@ -88,13 +88,18 @@ class Rehearsals:
     def __init__(self, protocol: Protocol, common: RunConfig, device: torch.device, fleets: Sequence[Fleet], watcher: Watcher) -> None:
         self.protocol, self.common, self.device, self.watcher = protocol, common, device, watcher
         self.stages = [(fleet, method) for fleet in fleets for method in fleet.methods if method != DENSE]
+        self.compiled: set[tuple[str, int]] = set()
+        """What there are programs for: a method, and how many models are trained side by side."""
         self.process: subprocess.Popen[bytes] | None = None
 
     def watch(self, fleet: Fleet, method: str) -> Watcher:
-        """Who is to be told of this stage, which begins now: the next one is rehearsed as soon as its first epoch is over."""
+        """Who is to be told of this stage, which begins now. After its first epoch, the next that has another program is rehearsed."""
         self._wait()
-        following = 0 if method == DENSE else self.stages.index((fleet, method)) + 1
-        return _Starting(self.watcher, partial(self._start, *self.stages[following])) if following < len(self.stages) else self.watcher
+        self.compiled.add(_program(fleet, method))
+        if (fleet, method) in self.stages:
+            self.stages = self.stages[self.stages.index((fleet, method)) + 1 :]
+        following = next((stage for stage in self.stages if _program(*stage) not in self.compiled), None)
+        return self.watcher if following is None else _Starting(self.watcher, partial(self._start, *following))
 
     def close(self) -> None:
         """Give up what is still being rehearsed."""
@@ -105,6 +110,7 @@ class Rehearsals:
 
     def _start(self, fleet: Fleet, method: str) -> None:
         if self.device.type == "cuda" and _has_room(self.device):
+            self.compiled.add(_program(fleet, method))
             with suppress(OSError):  # There may be no more processes.
                 self.process = Rehearsal(self.protocol, self.common, str(self.device), fleet, method).start()
 
@@ -129,6 +135,10 @@ class _Starting:
         if not self.started:
             self.started = True
             self.start()
+
+
+def _program(fleet: Fleet, method: str) -> tuple[str, int]:
+    return method, len(fleet.members)
 
 
 def _has_room(device: torch.device) -> bool:

@@ -27,11 +27,13 @@ class Places:
     Attributes:
         rows: a JSON line for each row.
         models: a folder for the models that figures are drawn from.
+        networks: a folder for what is left of large networks, as artifacts.
         work: a folder for checkpoints, from which it goes on when it was stopped.
     """
 
     rows: Path
     models: Path
+    networks: Path
     work: Path
 
 
@@ -60,12 +62,23 @@ def run_reproduction(
         ResultsError: the rows that are there are of something else.
     """
     _check_places(places)
-    common = RunConfig(network=protocol.network, dataset=protocol.dataset, recipe="paper", device=device, data_dir=data_dir, shrink=False)
-    configuration = _configuration(protocol, data_dir)
+    common = RunConfig(
+        network=protocol.network,
+        dataset=protocol.dataset,
+        recipe="paper",
+        device=device,
+        data_dir=data_dir,
+        before_norm=protocol.placement == "before norm",
+        shrink=False,
+        precision=protocol.precision if device.startswith("cuda") else "float32",
+    )
+    configuration = _configuration(protocol, data_dir, common.precision)
     try:
         check_folder(places.work, configuration)
     except RunFolderError as error:
         raise RunFolderError(f"{error} for checkpoints with --work, or remove this one") from error
+    if side_by_side is not None and not protocol.table.together:
+        raise InputError(f"models of {protocol.network} are trained one after the other: leave --side-by-side out")
     rows = rows_there(protocol, places.rows)
     fleets = [missing for fleet in protocol.fleets(side_by_side) if (missing := fleet.without(rows))]
     if fleets:
@@ -75,8 +88,9 @@ def run_reproduction(
             make_folder(places.rows.parent)
             write_rows(places.rows, in_order(protocol, rows_there(protocol, places.rows)))  # Where that fails, nothing should be trained.
             claim_folder(places.work, configuration)
-            models = None if protocol.is_own else places.models
-            at_work = Fleets(protocol, common, data, where, places.work, models, ahead.watch)
+            models = None if protocol.is_own or protocol.variant else places.models
+            networks = None if protocol.table.together else places.networks
+            at_work = Fleets(protocol, common, data, where, places.work, models, networks, ahead.watch)
             for number, fleet in enumerate(fleets, start=1):
                 watcher.say(f"{number} of {len(fleets)}: {fleet.title}")
                 trained = at_work.train(fleet)
@@ -124,13 +138,14 @@ def in_order(protocol: Protocol, rows: dict[Entry, dict[str, Any]]) -> list[dict
 
 def _check_places(places: Places) -> None:
     work = os.path.realpath(places.work)
-    for path in (places.rows, places.models):
+    for path in (places.rows, places.models, places.networks):
         if Path(os.path.realpath(path)).is_relative_to(work):
             raise InputError(f"{path} is in {places.work}, the folder for checkpoints, which is removed at the end: choose another one")
 
 
-def _configuration(protocol: Protocol, data_dir: str | None) -> dict[str, Any]:
-    """What the checkpoints of a folder depend on: which methods are asked for is no part of it."""
-    about = {"network": protocol.network, "dataset": protocol.dataset, "seeds": list(protocol.seeds), "data_dir": data_dir}
+def _configuration(protocol: Protocol, data_dir: str | None, precision: str) -> dict[str, Any]:
+    """What the checkpoints of a folder depend on: which methods are asked for is no part of it, nor, one after the other, which seeds."""
+    about: dict[str, Any] = {"network": protocol.network, "dataset": protocol.dataset, "data_dir": data_dir}
+    about |= {"seeds": list(protocol.seeds)} if protocol.table.together else {"precision": precision}
     stages = {name: stage.written() for name, stage in protocol.recipe.stages.items()}
     return {**about, "recipe": protocol.recipe.name, "stages": stages, "images": protocol.images and list(protocol.images)}

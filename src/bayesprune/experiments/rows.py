@@ -7,9 +7,10 @@ from typing import Any
 
 from bayesprune.errors import ResultsError, did_you_mean
 from bayesprune.experiments.fields import Fields, read_fields
-from bayesprune.experiments.protocol import Entry
+from bayesprune.experiments.protocol import PLACEMENTS, Entry
 from bayesprune.experiments.published import METHODS, WITHOUT_TRADEOFF, is_printed_number
 from bayesprune.models.zoo import NETWORKS, gate_places
+from bayesprune.training.plan import PRECISIONS
 from bayesprune.training.stages import DIVERGED, FINISHED
 
 
@@ -72,6 +73,10 @@ class ResultRow:
         thresholds: the same model, pruned at other thresholds.
         soft: the same model, by the paper's soft count.
         static_kept: units of the static gates below input-dependent ones.
+        right_memory: of DBB, in percent, where the paper's count is one gate off; None where it is right.
+        placement: of gates beside norms; None for a network without any.
+        shrink: whether it was trained on a network that shrinks.
+        precision: that its layers were computed in.
         history: looks at it, in the order of epochs; empty if none were kept.
         written: the row as it stands in the file, with whatever else it says.
     """
@@ -91,6 +96,10 @@ class ResultRow:
     thresholds: Mapping[str, Outcome]
     soft: Size | None
     static_kept: tuple[float, ...] | None
+    right_memory: float | None
+    placement: str | None
+    shrink: bool
+    precision: str
     history: tuple[Look, ...]
     written: dict[str, Any]
 
@@ -145,6 +154,10 @@ def _parse(fields: Fields) -> ResultRow:
         thresholds=_thresholds(fields.part("thresholds"), gates) if finished and fields.has("thresholds") else {},
         soft=_size(fields.part("soft"), gates) if finished and fields.has("soft") else None,
         static_kept=fields.units("static_kept", gates) if finished and fields.has("static_kept") else None,
+        right_memory=fields.number("right_memory") if finished and fields.has("right_memory") else None,
+        placement=_known(fields, "placement", PLACEMENTS) if fields.has("placement") else None,
+        shrink=fields.has("shrink") and fields.flag("shrink"),
+        precision=_known(fields, "precision", PRECISIONS) if fields.has("precision") else "float32",
         history=tuple(_look(look, gates) for look in fields.parts("history")) if finished and fields.has("history") else (),
         written=dict(fields.values),
     )

@@ -28,6 +28,9 @@ class RankStore(RunStore):
     def save(self, tensors: dict[str, Tensor], record: StageRecord) -> None:
         self.ranks.first(lambda: self.own.save(tensors, record))
 
+    def is_due(self, alone: bool, since: float, cost: float) -> bool:
+        return self.ranks.first(lambda: self.own.is_due(alone, since, cost))
+
     def take_up(self, rows: list[dict[str, Any]]) -> None:
         self.ranks.first(lambda: self.own.take_up(rows))
 

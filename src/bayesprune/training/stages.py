@@ -176,9 +176,9 @@ def _take_up(
 
 
 def _train(trainer: StageTrainer, record: StageRecord, test: BatchSource | None, store: RunStore, watcher: Watcher) -> None:
-    """Train a stage to its end, storing every epoch, or for many models those that the store has time for."""
+    """Train a stage to its end, storing every epoch, or of large models those that the store has time for."""
     alone = trainer.members.alone
-    stored = time.perf_counter()
+    stored, cost = time.perf_counter(), 0.0
     while not trainer.finished:
         started = time.perf_counter()
         try:
@@ -213,9 +213,11 @@ def _train(trainer: StageTrainer, record: StageRecord, test: BatchSource | None,
         if last:
             trainer.write_back()
             record.results = [_result(trainer, member, {**each, "seconds": seconds}, record) for member, each in enumerate(measured)]
-        if last or alone or time.perf_counter() - stored > store.seconds_between:
+        began = time.perf_counter()
+        if last or store.is_due(alone, began - stored, cost):
             store.save(trainer.state(), record)
             stored = time.perf_counter()
+            cost = stored - began
         if look:
             watcher.epoch_finished(row)
 

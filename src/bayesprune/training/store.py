@@ -55,6 +55,8 @@ class StageRecord:
     histories: list[list[dict[str, Any]]] = field(default_factory=list)
 
 
+_SOON_WRITTEN, _WRITING_SHARE = 0.25, 0.05
+"""Seconds that nobody minds at the end of an epoch, and the part of the time that longer ones may take."""
 CONFIGURATION = "config.json"
 _NAMED = 6
 CHECKPOINTS = "checkpoints"
@@ -127,7 +129,7 @@ class RunStore:
     """
 
     seconds_between = 60.0
-    """So many pass between two checkpoints of models that are trained side by side, which are large. Of one, every epoch is kept."""
+    """So many pass between two checkpoints of models that are trained side by side, which are large."""
 
     def __init__(self, folder: Path, configuration: dict[str, Any], *earlier: dict[str, Any]) -> None:
         self.folder = folder
@@ -155,6 +157,20 @@ class RunStore:
             return
         write_tensors(self._finished(record.stage), {name: t for name, t in tensors.items() if name.startswith(MODEL)}, vars(record))
         self._current().unlink(missing_ok=True)
+
+    def is_due(self, alone: bool, since: float, cost: float) -> bool:
+        """Whether it is time for another checkpoint.
+
+        Of one model every epoch is kept, unless writing takes a while: then it gets a small share of the time.
+
+        Args:
+            alone: one model is trained.
+            since: seconds since the last checkpoint.
+            cost: seconds that it took to write.
+        """
+        if not alone:
+            return since > self.seconds_between
+        return cost < _SOON_WRITTEN or cost < _WRITING_SHARE * since
 
     def take_up(self, rows: list[dict[str, Any]]) -> None:
         """Let the metrics file hold these rows and no others."""

@@ -34,6 +34,26 @@ def read_results(results: Path) -> dict[tuple[str, str], list[ResultRow]]:
     return found
 
 
+def read_variants(results: Path) -> dict[tuple[str, str], list[ResultRow]]:
+    """The rows of networks that were trained as the paper's but for the place of their gates, or that shrank meanwhile.
+
+    Raises:
+        ResultsError: rows are incomplete or doubled, or do not belong into their file.
+        StorageError: a file cannot be read.
+    """
+    found: dict[tuple[str, str], list[ResultRow]] = {}
+    for network, dataset in published_networks():
+        for after_activation, shrink in ((False, True), (True, False), (True, True)):
+            path = results / f"{network}-{dataset}-{protocol.variant_name(after_activation, shrink)}.jsonl"
+            rows = _rows_of(path, network, dataset, (PAPER,))
+            for row in rows:
+                if (row.placement == "after activation", row.shrink) != (after_activation, shrink):
+                    raise ResultsError(f"{path}: {row.entry.title} was trained in another way: it belongs into another file")
+            if rows:
+                found.setdefault((network, dataset), []).extend(rows)
+    return found
+
+
 def read_own_recipes(results: Path) -> dict[str, list[ResultRow]]:
     """The rows of our own recipes, each with those of all networks; nothing if there are no such files.
 

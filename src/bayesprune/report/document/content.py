@@ -10,14 +10,15 @@ from bayesprune.experiments.rows import ResultRow
 from bayesprune.report.comparison.pairs import NetworkComparison, compare
 from bayesprune.report.comparison.points import Point, diverged_rows, point_name, points_of
 from bayesprune.report.comparison.remarks import RECIPES, read_remarks
-from bayesprune.report.comparison.results import QUICK, read_own_recipes, read_results
+from bayesprune.report.comparison.results import QUICK, read_own_recipes, read_results, read_variants
 from bayesprune.report.document.comparison_sheets import main_sheet, summary_sheet, tradeoff_sheet
 from bayesprune.report.document.differences import Difference, differences
-from bayesprune.report.document.footnotes import selection_sheet, soft_count_sheet, threshold_sheet
+from bayesprune.report.document.footnotes import memory_sheet, selection_sheet, soft_count_sheet, threshold_sheet
 from bayesprune.report.document.own_recipe import own_recipe_sheets
 from bayesprune.report.document.provenance import provenance_lines, seconds_sheet
 from bayesprune.report.document.sheets import Sheet
 from bayesprune.report.document.trials import trial_sheets
+from bayesprune.report.document.variants import variant_sheet
 
 TITLE = "The paper's tables, reproduced"
 TRIALS = "Tried on validation images"
@@ -110,6 +111,7 @@ def read_content(results: Path) -> Content:
         StorageError: a file cannot be read.
     """
     found, own, remarks = read_results(results), read_own_recipes(results), read_remarks(results)
+    variants = read_variants(results)
     if not found and not own:
         names = ", ".join(f"{network}-{dataset}.jsonl" for network, dataset in published_networks())
         raise ResultsError(f"there are no rows in {results}: expected some in {names}")
@@ -118,15 +120,16 @@ def read_content(results: Path) -> Content:
     return Content(
         any(row.recipe == QUICK for row in rows),
         summary_sheet(comparisons) if comparisons else None,
-        tuple(_network_content(comparison, remarks.get(comparison.label, {})) for comparison in comparisons),
+        tuple(_network_content(each, remarks.get(each.label, {}), variants.get((each.network, each.dataset), [])) for each in comparisons),
         tuple(_own_recipe_content(recipe, rows, remarks.get(RECIPES, {}).get(recipe, "")) for recipe, rows in own.items()),
         tuple(trial_sheets(results)),
     )
 
 
-def _network_content(comparison: NetworkComparison, remarks: dict[str, str]) -> NetworkContent:
+def _network_content(comparison: NetworkComparison, remarks: dict[str, str], variants: Sequence[ResultRow]) -> NetworkContent:
     rows = comparison.rows
-    footnotes = (threshold_sheet(rows), soft_count_sheet(rows), selection_sheet(rows), seconds_sheet(rows))
+    counts = (threshold_sheet(rows), soft_count_sheet(rows), memory_sheet(rows), selection_sheet(rows))
+    footnotes = (*counts, variant_sheet(rows, variants), seconds_sheet(rows))
     return NetworkContent(
         comparison,
         (main_sheet(comparison), tradeoff_sheet(comparison)),

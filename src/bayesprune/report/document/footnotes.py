@@ -62,6 +62,24 @@ def soft_count_sheet(rows: Sequence[ResultRow]) -> Sheet | None:
     return sheet("Two ways to count L0's units", headings, lines, note) if lines else None
 
 
+def memory_sheet(rows: Sequence[ResultRow]) -> Sheet | None:
+    """DBB's memory as the paper counts it and as it is, beside BB's; None if no row says."""
+    own = [row for row in rows if row.right_memory is not None]
+    lines = []
+    for tradeoff in sorted({row.tradeoff for row in own}, key=tradeoff_order):
+        group = [row for row in own if row.tradeoff == tradeoff]
+        static = [row.outcome.memory for row in rows if row.method == "bb" and row.tradeoff == tradeoff and row.outcome is not None]
+        counted = statistics.median(row.outcome.memory for row in group if row.outcome is not None)
+        right = statistics.median(row.right_memory for row in group if row.right_memory is not None)
+        lines.append([tradeoff_cell(tradeoff), number(statistics.median(static)) if static else EMPTY, number(counted), number(right)])
+    headings = ("#trade-off", "#memory % of BB", "#memory % of DBB, as published", "#memory % of DBB, right")
+    note = (
+        "The published code counts each convolution of a DBB network with the units of the next one, which adds a point or so; the tables "
+        "above have that count, to be compared with the paper's. Medians over seeds."
+    )
+    return sheet("Two ways to count DBB's memory", headings, lines, note) if lines else None
+
+
 def selection_sheet(rows: Sequence[ResultRow]) -> Sheet | None:
     """How many of the units that BB keeps DBB uses for an input, on average; None if no row says."""
     own = [row for row in rows if row.outcome is not None and row.static_kept is not None]

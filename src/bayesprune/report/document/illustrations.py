@@ -9,6 +9,7 @@ CAPTIONS = {
     "own-recipes": "BB and DBB by recipes of our own, with standard errors, beside the paper's recipe and the paper's points.",
     "kept-units": "Units that each gate keeps while the network is trained, and its test error.",
     "input-regions": "Which pixels DBB prunes for four images: BB keeps the same ones for all images, DBB chooses among them for each.",
+    "filter-use": "Which units DBB uses for images of two classes in a low, a middle and the last layer.",
     "class-correlation": "How alike the units are that DBB uses for two classes: correlations of the class averages of φ(x) in each layer.",
     "activations-to-probabilities": "How DBB turns activations into probabilities: standardised, scaled and shifted, clamped.",
 }

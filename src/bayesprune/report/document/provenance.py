@@ -14,10 +14,14 @@ def provenance_lines(rows: Sequence[ResultRow]) -> list[str]:
     names = (("hardware", "hardware"), ("device", "device"), ("torch", "torch"), ("python", "Python"), ("version", "bayesprune"))
     seeds = sorted({row.seed for row in rows})
     diverged = len(diverged_rows(rows))
+    placements = sorted({row.placement for row in rows if row.placement is not None})
+    precisions = sorted({row.precision for row in rows})
     return [
         f"models: {len(rows)}, of which {diverged or 'none'} diverged",
         f"seeds: {', '.join(map(str, seeds))}",
         f"recipe: {', '.join(sorted({row.recipe for row in rows}))}",
+        *([f"gates of convolutions: {', '.join(placements)}"] if placements else []),
+        *([f"precision: {', '.join(precisions)}"] if precisions != ["float32"] else []),
         *(f"{shown}: {', '.join(sorted({row.software[name] for row in rows}))}" for name, shown in names),
     ]
 

@@ -47,16 +47,19 @@ def draw_class_correlation(averages: Mapping[str, ClassAverages], title: str, pa
 
 
 def panel_title(name: str, averages: ClassAverages) -> str:
-    """The gate, the units that BB kept, and the mean correlation between two classes, with and without E[pi], or that there is none."""
+    """The gate, the units that BB kept, and the mean correlation between two classes, with and without E[pi], or that there is none.
+
+    Classes whose correlations are undefined are counted.
+    """
     units = len(averages.pi)
     lines = [f"{gate_title(name)}, {units} kept"]
     if units < 2:
         return f"{lines[0]}\ncorrelation undefined\n"
-    for words, values in (("mean between classes", averages.keep_probability), ("without π:", averages.phi)):
+    for words, values in (("between classes", averages.keep_probability), ("without π:", averages.phi)):
         correlations = class_correlations(values)
         mean = mean_between_classes(correlations)
         undefined = int(correlations.diagonal().isnan().sum())
-        note = f" ({undefined} class{'es' * (undefined > 1)} undefined)" if undefined else ""
+        note = f" ({undefined} undefined)" if undefined else ""
         lines.append(f"{words} undefined" if mean is None else f"{words} {mean:.2f}{note}")
     return "\n".join(lines)
 

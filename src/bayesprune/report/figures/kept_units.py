@@ -42,7 +42,7 @@ def draw_kept_units(
     if errors:
         below.plot(*zip(*errors, strict=True), color=INK, marker="o", markersize=2.5, linewidth=1.2)
         middle = sorted(error for _, error in errors)[len(errors) // 2]
-        below.set_ylim(0, max(3.0 * middle, 1e-3))
+        below.set_ylim(0, min(max(3.0 * middle, 1e-3), 105.0))
     _shade_stages(rows, times, (above, below))
     above.set_ylabel("units in use, %")
     above.set_ylim(-2, 108)
@@ -55,7 +55,7 @@ def draw_kept_units(
     for axes in (above, below):
         plain_axes(axes)
     if title is not None:
-        figure.suptitle(title, fontsize=10.5, color=INK)
+        above.set_title(title, fontsize=10.5, color=INK)
     write_figure(figure, path)
 
 

@@ -8,24 +8,27 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bayesprune.analysis import class_averages, probability_stages, unit_activations
+from bayesprune.analysis import UnitRecord, class_averages, probability_stages, unit_activations
 from bayesprune.data import Dataset, TensorBatches, load_dataset
 from bayesprune.data.catalog import known_dataset
 from bayesprune.errors import BayespruneWarning, DataError, StorageError
-from bayesprune.experiments.evidence import evidence_path, load_evidence
+from bayesprune.experiments.evidence import evidence_path, load_evidence, load_record
 from bayesprune.experiments.published import published_networks
+from bayesprune.experiments.tables import SHOWN_LAYERS, table_of
 from bayesprune.gates import gates
 from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
 from bayesprune.prediction import predict
 from bayesprune.report.comparison.points import network_label
 from bayesprune.report.figures.canvas import gate_title
 from bayesprune.report.figures.class_correlation import draw_class_correlation
+from bayesprune.report.figures.filter_use import draw_filter_use
 from bayesprune.report.figures.input_regions import average_use, class_examples, draw_input_regions, input_regions
 from bayesprune.report.figures.probabilities import draw_probabilities
 from bayesprune.storage import exists, make_folder
 
 _DIGITS = (0, 1, 4, 7)
 """Four classes of different shapes: a ring, a stroke, a cup and an angle."""
+_CORRELATIONS = "{}: correlations between the class averages of φ(x), over the units that BB kept"
 _INPUTS = 1000
 """How many test images the histograms of activations show."""
 
@@ -40,8 +43,8 @@ def draw_model_figures(
 ) -> list[Path]:
     """Draw what there is of the figures that need trained models.
 
-    For each published network they come from ``results/models/NETWORK-DATASET-dbb.safetensors``; where the file is not there, they are
-    not drawn.
+    For each published network they come from ``results/models/NETWORK-DATASET-dbb.safetensors``, or of a large one from the record of its
+    units, ``NETWORK-DATASET-units.safetensors``; where the file is not there, they are not drawn.
 
     Args:
         results: the folder of a reproduction.
@@ -59,7 +62,9 @@ def draw_model_figures(
     drawn: list[Path] = []
     for network, dataset in published_networks():
         model = evidence_path(results, network, dataset)
-        if exists(model):
+        if exists(model) and table_of(network, dataset).shown:
+            drawn += _draw_record(load_record(model), network, dataset, figures)
+        elif exists(model):
             trained = _dependent_model(network, known_dataset(dataset).classes, model)
             try:
                 data = load_dataset(dataset, data_dir)
@@ -78,13 +83,23 @@ def _dependent_model(network: str, num_classes: int, path: Path) -> nn.Module:
     return model
 
 
+def _draw_record(record: UnitRecord, network: str, dataset: str, figures: Path) -> list[Path]:
+    title, suffix = f"{network} on {dataset}", network_label(network, dataset)
+    drawn = [figures / f"class-correlation-{suffix}.png", figures / f"filter-use-{suffix}.png"]
+    draw_class_correlation(record.averages, _CORRELATIONS.format(title), drawn[0])
+    shown = table_of(network, dataset).shown
+    what = f"{title}: units that DBB uses for test images of {' and '.join(f'the class {name}' for name, _ in shown)}"
+    draw_filter_use(record, SHOWN_LAYERS, shown, what, drawn[1])
+    return drawn
+
+
 def _draw_model(model: nn.Module, data: Dataset, title: str, suffix: str, figures: Path) -> list[Path]:
     batches = TensorBatches(data.test, data.mean, data.std, _INPUTS)
     inputs = next(batches.in_order(_INPUTS))[0]
     first = next(iter(gates(model).values()))
     drawn = [figures / f"class-correlation-{suffix}.png"]
     averages = class_averages(model, batches.in_order(_INPUTS), data.num_classes)
-    draw_class_correlation(averages, f"{title}: correlations between the class averages of φ(x), over the units that BB kept", drawn[0])
+    draw_class_correlation(averages, _CORRELATIONS.format(title), drawn[0])
     drawn += _draw_probabilities(model, inputs, title, figures / f"activations-to-probabilities-{suffix}.png")
     if isinstance(first, DependentBetaBernoulli) and data.image_shape[0] == 1 and first.num_units == math.prod(data.image_shape):
         images = torch.cat([images for images, _ in batches.in_order(_INPUTS)])
