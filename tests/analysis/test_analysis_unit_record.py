@@ -13,7 +13,7 @@ def model():
     found = make_dependent(sparsify(LeNet500300(10, (20, 12)), "bb", keep_init=1.0), shift_init=0.1).eval()
     for gate in gates(found).values():
         gate.prune(torch.arange(0, gate.num_units, 3))
-        gate.running_mean.fill_(0.3)
+        gate.running_mean.normal_(0.3, 0.5)
         gate.running_var.fill_(0.5)
     return found
 
