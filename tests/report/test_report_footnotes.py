@@ -4,6 +4,7 @@ from reproduction import DATASET, NETWORK, diverged, row, write_results
 from bayesprune.errors import ResultsError
 from bayesprune.report.comparison.results import read_results, read_variants
 from bayesprune.report.document.footnotes import memory_sheet, selection_sheet, soft_count_sheet, threshold_sheet
+from bayesprune.report.document.latencies import LATENCIES, latency_sheet
 from bayesprune.report.document.provenance import provenance_lines, seconds_sheet
 from bayesprune.report.document.variants import variant_sheet
 
@@ -113,3 +114,25 @@ def test_variant_in_the_wrong_file(tmp_path):
 def test_wrong_words_about_the_training(tmp_path, field, value):
     with pytest.raises(ResultsError, match=field):
         read_vgg(tmp_path, [row("dbb", "1", 0, 7.0, **{field: value}, **VGG)])
+
+
+def timed(**others):
+    about = {"network": "vgg-like", "dataset": "cifar10", "method": "bb", "tradeoff": "6", "seed": 0, "placement": "before norm"}
+    sizes = {"error": 7.1, "speedup": 4.4, "macs": 70_000_000, "parameters": 1_230_000, "shrink": False}
+    times = {"batch_size": 1, "dense_ms": 15.0, "compacted_ms": 3.0, "faster": 5.0}
+    return about | sizes | times | {"cpu": "a processor", "threads": 2, "torch": "2.13.0"} | others
+
+
+def test_latency_beside_the_paper_count(tmp_path):
+    write_results(tmp_path, [timed(), timed(batch_size=64, shrink=True), timed(dataset="cifar100")], LATENCIES)
+    sheet = latency_sheet(tmp_path, "vgg-like", "cifar10")
+    assert texts(sheet) == [
+        ["BB", "6", "0", "before norm", "7.10", "4.40", "70.0", "1.23", "1", "15.00", "3.00", "5.00"],
+        ["BB", "6", "0", "before norm, shrinks", "7.10", "4.40", "70.0", "1.23", "64", "15.00", "3.00", "5.00"],
+    ]
+    assert "a processor, 2 threads, torch 2.13.0" in sheet.note
+    assert latency_sheet(tmp_path, "lenet-500-300", "mnist") is None
+    assert latency_sheet(tmp_path / "nowhere", "vgg-like", "cifar10") is None
+    write_results(tmp_path, [timed(dense_ms="fast")], LATENCIES)
+    with pytest.raises(ResultsError, match="'dense_ms' is not a number"):
+        latency_sheet(tmp_path, "vgg-like", "cifar10")

@@ -1,5 +1,7 @@
 """Models side by side are evaluated now and then, and what was found is in their results, however often they were stopped."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -133,3 +135,14 @@ def test_plans_of_other_stages_are_not_trained_side_by_side():
     plans = [make_plan("bb", RECIPE, 50), make_plan("bb", RECIPE, 50, pretrain=False)]
     with pytest.raises(InputError, match="same method, stages, recipe"):
         run(NoStore(), plans=plans)
+
+
+def test_single_model_that_is_rarely_evaluated():
+    stages = {"dense": StageRecipe(epochs=40, lr=1e-2)}
+    plan = Plan(DENSE, Recipe("tiny", stages), ("dense",), rarely_evaluated=True)
+    (rarely,) = run(NoStore(), plans=[plan])
+    (often,) = run(NoStore(), plans=[replace(plan, rarely_evaluated=False)])
+    looks = [epoch for epoch in range(1, 41) if is_look(epoch, 40)]
+    assert [row["epoch"] for row in rarely.rows] == looks
+    assert [row["epoch"] for row in often.rows] == list(range(1, 41))
+    assert rarely.results[0] | {"seconds": 0} == often.results[0] | {"seconds": 0}, "looking changes nothing"

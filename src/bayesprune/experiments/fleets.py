@@ -91,12 +91,14 @@ class Fleets:
 
     def plan(self, method: str, tradeoff: str | None, seed: int) -> Plan:
         """What to do to a member in the stage of a method."""
-        compiled = self.protocol.images is None  # A quick one is over before that pays.
         if method == DENSE:
-            return Plan(DENSE, self.protocol.recipe, ("dense",), seed, precision=self.common.precision, compiled=compiled)
-        asked = replace(self.common, method=method, seed=seed, tradeoff=None if tradeoff is None else tradeoff_value(tradeoff))
-        plan = plan_of(asked, self.protocol.recipe, self.n_data)
-        return replace(plan, stages=usual_stages(method)[-1:], share=len(self.data.train) / self.n_data, compiled=compiled)
+            plan = Plan(DENSE, self.protocol.recipe, ("dense",), seed, precision=self.common.precision)
+        else:
+            asked = replace(self.common, method=method, seed=seed, tradeoff=None if tradeoff is None else tradeoff_value(tradeoff))
+            plan = plan_of(asked, self.protocol.recipe, self.n_data)
+            plan = replace(plan, stages=usual_stages(method)[-1:], share=len(self.data.train) / self.n_data)
+        quick = self.protocol.images is not None  # It is over before compiling pays, and people look at it all the time.
+        return replace(plan, compiled=not quick, rarely_evaluated=not quick)
 
     def _start(self, seed: int) -> StagedRun:
         """The pretrained network of a seed; it is pretrained, perhaps together with others, when it is first asked for."""

@@ -34,6 +34,7 @@ class Plan:
         before_norm: where the gates of convolutions go; see ``sparsify``.
         precision: the type to compute layers in, by name.
         compiled: compile steps on a processor too, where that pays; see ``StageTrainer``.
+        rarely_evaluated: evaluate a single model after some epochs only, as models side by side are, instead of after every one.
     """
 
     method: str
@@ -47,6 +48,7 @@ class Plan:
     before_norm: bool = False
     precision: str = "float32"
     compiled: bool = False
+    rarely_evaluated: bool = False
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:

@@ -88,7 +88,7 @@ def run_stages(
             assert trainer is not None
             store.take_up(rows)
             watcher.stage_started(stage, trainer.recipe.epochs, len(training), trainer.epoch)
-            _train(trainer, record, test, store, watcher)
+            _train(trainer, record, test, store, watcher, rarely=plans[0].rarely_evaluated)
         assert record.results is not None
         for (run, _), result in zip(going, record.results, strict=True):
             run.results.append(result)
@@ -175,8 +175,10 @@ def _take_up(
     return found[1], trainer
 
 
-def _train(trainer: StageTrainer, record: StageRecord, test: BatchSource | None, store: RunStore, watcher: Watcher) -> None:
-    """Train a stage to its end, storing every epoch, or of large models those that the store has time for."""
+def _train(
+    trainer: StageTrainer, record: StageRecord, test: BatchSource | None, store: RunStore, watcher: Watcher, *, rarely: bool
+) -> None:
+    """Train a stage to its end, evaluating every epoch or now and then, and storing every epoch or those that the store has time for."""
     alone = trainer.members.alone
     stored, cost = time.perf_counter(), 0.0
     while not trainer.finished:
@@ -188,7 +190,7 @@ def _train(trainer: StageTrainer, record: StageRecord, test: BatchSource | None,
                 f"stage '{record.stage}' stopped: {error}; {store.describe()}. Try a smaller KL scale or another seed"
             ) from error
         last = trainer.finished
-        look = alone or last or is_look(trainer.epoch, trainer.recipe.epochs)
+        look = (alone and not rarely) or last or is_look(trainer.epoch, trainer.recipe.epochs)
         measured = measure_members(trainer.members, test, trainer.loss, trainer.models[0]) if look else []
         record.epoch, record.diverged = trainer.epoch, {str(member): reason for member, reason in trainer.diverged.items()}
         record.removals = trainer.removals
@@ -223,7 +225,7 @@ def _train(trainer: StageTrainer, record: StageRecord, test: BatchSource | None,
 
 
 def is_look(epoch: int, epochs: int) -> bool:
-    """Whether models that are trained side by side are evaluated after this epoch: most units go at the beginning of a stage."""
+    """Whether models that are not evaluated after every epoch are after this one: most units go at the beginning of a stage."""
     early = epoch < epochs / _LOOKS and math.floor(2 * math.log2(epoch)) > math.floor(2 * math.log2(max(epoch - 1, 0.5)))
     return early or epoch % max(1, epochs // _LOOKS) == 0
 

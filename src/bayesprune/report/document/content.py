@@ -14,6 +14,7 @@ from bayesprune.report.comparison.results import QUICK, read_own_recipes, read_r
 from bayesprune.report.document.comparison_sheets import main_sheet, summary_sheet, tradeoff_sheet
 from bayesprune.report.document.differences import Difference, differences
 from bayesprune.report.document.footnotes import memory_sheet, selection_sheet, soft_count_sheet, threshold_sheet
+from bayesprune.report.document.latencies import latency_sheet
 from bayesprune.report.document.own_recipe import own_recipe_sheets
 from bayesprune.report.document.provenance import provenance_lines, seconds_sheet
 from bayesprune.report.document.sheets import Sheet
@@ -120,16 +121,24 @@ def read_content(results: Path) -> Content:
     return Content(
         any(row.recipe == QUICK for row in rows),
         summary_sheet(comparisons) if comparisons else None,
-        tuple(_network_content(each, remarks.get(each.label, {}), variants.get((each.network, each.dataset), [])) for each in comparisons),
+        tuple(
+            _network_content(
+                each,
+                remarks.get(each.label, {}),
+                variant_sheet(each.rows, variants.get((each.network, each.dataset), [])),
+                latency_sheet(results, each.network, each.dataset),
+            )
+            for each in comparisons
+        ),
         tuple(_own_recipe_content(recipe, rows, remarks.get(RECIPES, {}).get(recipe, "")) for recipe, rows in own.items()),
         tuple(trial_sheets(results)),
     )
 
 
-def _network_content(comparison: NetworkComparison, remarks: dict[str, str], variants: Sequence[ResultRow]) -> NetworkContent:
+def _network_content(comparison: NetworkComparison, remarks: dict[str, str], *others: Sheet | None) -> NetworkContent:
     rows = comparison.rows
     counts = (threshold_sheet(rows), soft_count_sheet(rows), memory_sheet(rows), selection_sheet(rows))
-    footnotes = (*counts, variant_sheet(rows, variants), seconds_sheet(rows))
+    footnotes = (*counts, *others, seconds_sheet(rows))
     return NetworkContent(
         comparison,
         (main_sheet(comparison), tradeoff_sheet(comparison)),
