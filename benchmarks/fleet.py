@@ -5,6 +5,7 @@ Appends a row for each to results/fleet.jsonl:
     .venv/bin/python benchmarks/fleet.py
     .venv/bin/python benchmarks/fleet.py --network lenet5-caffe --sizes 1 15 45 --steps 200
     .venv/bin/python benchmarks/fleet.py --network lenet-500-300 --noise torch    # what keyed noise costs
+    .venv/bin/python benchmarks/fleet.py --network vgg-like    # float32 and bfloat16, eager and captured
 """
 
 import argparse
@@ -109,19 +110,22 @@ def main() -> None:
 
 
 def measure_all(arguments: argparse.Namespace) -> None:
-    """A row for each network and number of models."""
+    """A row for each network and number of models, one step after another and as one program, and for a large network each precision."""
     facts = machine_facts(arguments.device)
+    about = {"benchmark": "fleet", "method": arguments.method, "batch_size": BATCH, "noise": arguments.noise, "steps": arguments.steps}
+    few = max(arguments.steps // 10, 2)
     for network in arguments.network:
-        on_gpu = arguments.device == "cuda"
-        precision = torch.bfloat16 if on_gpu and network == "vgg-like" else torch.float32
-        plain = measure(network, arguments.method, 1, max(arguments.steps // 10, 2), arguments.device, False, torch.float32)
-        for row in (plain, *(measure(network, arguments.method, size, arguments.steps, arguments.device, True, precision)
-                             for size in arguments.sizes or SIZES[network])):  # fmt: skip
-            row["times_one_by_one"] = round(row["model_steps_per_second"] / plain["model_steps_per_second"], 2)
-            named = {"benchmark": "fleet", "network": network, "method": arguments.method, "batch_size": BATCH, "precision": str(precision)}
-            named["noise"] = arguments.noise
-            append_row(arguments.rows, {**named, **row, "steps": arguments.steps, **facts})
-            print(network, arguments.method, row, flush=True)
+        both = arguments.device == "cuda" and network == "vgg-like"  # In bfloat16 its memory is laid out channels last.
+        plain = None
+        for precision in (torch.float32, torch.bfloat16) if both else (torch.float32,):
+            one_by_one = measure(network, arguments.method, 1, few, arguments.device, False, precision)
+            sizes = arguments.sizes or SIZES[network]
+            together = (measure(network, arguments.method, size, arguments.steps, arguments.device, True, precision) for size in sizes)
+            plain = plain or one_by_one
+            for row in (one_by_one, *together):
+                row["times_one_by_one"] = round(row["model_steps_per_second"] / plain["model_steps_per_second"], 2)
+                append_row(arguments.rows, {**about, "network": network, "precision": str(precision), **row, **facts})
+                print(network, arguments.method, precision, row, flush=True)
 
 
 if __name__ == "__main__":
