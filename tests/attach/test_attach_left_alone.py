@@ -87,6 +87,17 @@ REASONS = {
         [TOKENS],
         {"": "its parameters (mixing, positions) are not weights of layers that sparsify knows"},
     ),
+    "poolings that take channels for positions": (
+        Model(
+            lambda m, x: m.head(F.relu(m.second(F.max_pool2d(m.pool(F.relu(m.first(x))), 3, 1, 1))).mean(2)),
+            first=nn.Conv1d(6, 8, 3, padding=1),
+            pool=nn.MaxPool2d((2, 1)),
+            second=nn.Conv1d(4, 5, 3, padding=1),
+            head=linear(5, 3),
+        ),
+        [(2, 6, 16)],
+        {"first": "pool (MaxPool2d) needs all of its units"},
+    ),
     "parametrised layers": (
         Model(
             lambda m, x: m.head(F.relu(m.fc(x))),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bayesprune.graph.binding import function_of
-from bayesprune.graph.layer_types import ACTIVATIONS, CONVOLUTIONS, DROPOUTS, POOLINGS
+from bayesprune.graph.layer_types import ACTIVATIONS, CONVOLUTIONS, DROPOUTS, POOLINGS, positional_dimensions
 from bayesprune.graph.vocabulary import ELEMENTWISE, POOLING
 
 Operation: TypeAlias = Callable[[Tensor], Tensor]
@@ -216,9 +216,9 @@ class _Walk:
         else:
             self.operations.append(self._operation(node, layer, word))
 
-    def _mixes_channels(self, pooling: str) -> bool:
-        """Whether a pooling of so many dimensions as its name says takes channels for one of them: it accepts inputs without a batch."""
-        return int(pooling[-2]) != len(self.shapes[self.path[-1]]) - 2
+    def _mixes_channels(self, positions: int | None) -> bool:
+        """Whether a pooling over so many dimensions takes channels for one of them: it accepts inputs without a batch."""
+        return positions is not None and positions != len(self.shapes[self.path[-1]]) - 2
 
     @staticmethod
     def _flattened(node: fx.Node) -> tuple[Any, Any]:
@@ -237,9 +237,9 @@ class _Walk:
             allowed = (*ACTIVATIONS, *DROPOUTS, *(POOLINGS if images else ()))
             operation: Operation = layer
             fits = isinstance(layer, allowed) and not isinstance(layer, nn.FeatureAlphaDropout)
-            fits = fits and not (isinstance(layer, POOLINGS) and self._mixes_channels(type(layer).__name__))
+            fits = fits and not self._mixes_channels(positional_dimensions(layer))
         else:
-            fits = word in ELEMENTWISE - {"to"} or (images and word in POOLING and not self._mixes_channels(str(word)))
+            fits = word in ELEMENTWISE - {"to"} or (images and word in POOLING and not self._mixes_channels(int(str(word)[-2])))
             fits = fits and len(node.all_input_nodes) == 1
             operation = _Called(node.target, node.args[1:], dict(node.kwargs)) if fits else _flat
         if not fits:

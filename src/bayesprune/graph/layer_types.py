@@ -33,3 +33,11 @@ LAYERS: dict[str, type[nn.Module]] = {
     )
 }  # fmt: skip
 """Layer types by name."""
+
+
+def positional_dimensions(layer: nn.Module) -> int | None:
+    """How many dimensions of positions a pooling or padding works on, the last ones; None for another layer.
+
+    Two more are the sample and the channel. Given a tensor with one fewer it takes the channel for a position: it accepts single inputs.
+    """
+    return next((int(kind.__name__[-2]) for kind in type(layer).__mro__ if kind in (*POOLINGS, *PADDINGS)), None)

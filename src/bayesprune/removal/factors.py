@@ -27,7 +27,7 @@ from bayesprune.removal.rules import rule_for
 from bayesprune.removal.rules.layers import Convolution, Linear
 from bayesprune.removal.rules.mixing import Reduction
 from bayesprune.removal.rules.movement import Movement, moved, numbered
-from bayesprune.removal.rules.norms import ChannelNorm, MixingNorm
+from bayesprune.removal.rules.norms import ChannelNorm, MixingNorm, SpatialOperation
 from bayesprune.removal.status import compressed, is_along_only, on_dimension
 
 Change: TypeAlias = Callable[[], None]
@@ -168,7 +168,8 @@ class Factors:
             if isinstance(layer, (nn.ReLU, nn.LeakyReLU)):
                 return not_negative
             by_position = all(size == 1 for size in scale.shape[2:])
-            return isinstance(layer, (*POOLINGS, *UPSAMPLINGS)) and by_position and (not_negative or not isinstance(layer, MAX_POOLINGS))
+            linear = not_negative or not isinstance(layer, MAX_POOLINGS)
+            return isinstance(rule, SpatialOperation) and isinstance(layer, (*POOLINGS, *UPSAMPLINGS)) and by_position and linear
         function = function_of(node.op, node.target)
         return function is not None and function.name in HOMOGENEOUS and not_negative
 

@@ -20,6 +20,7 @@ from bayesprune.graph.layer_types import (
     POOLINGS,
     TRANSPOSED_CONVOLUTIONS,
     UPSAMPLINGS,
+    positional_dimensions,
 )
 from bayesprune.graph.vocabulary import ELEMENTWISE, FUNCTIONS, MOVEMENT, POOLING
 from bayesprune.removal.analysis import Analysis, is_number, shape_of, tensor_inputs
@@ -132,9 +133,12 @@ def _function_rule(node: fx.Node) -> Rule:
 
 def _is_batched(analysis: Analysis, node: fx.Node) -> bool:
     """Whether the channels are in dimension 1: a layer for feature maps may also be given a single one without its batch dimension."""
+    rank = len(shape_of(node))
     if node.op != "call_module":
-        return len(shape_of(node)) > 2
+        function = function_of(node.op, node.target)
+        return rank == int(function.name[-2]) + 2 if function is not None and function.name in POOLING else rank > 2
     layer = analysis.layer(node)
     if isinstance(layer, (*CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS)):
-        return len(shape_of(node)) == layer.weight.ndim
-    return True
+        return rank == layer.weight.ndim
+    positions = positional_dimensions(layer)
+    return positions is None or rank == positions + 2
