@@ -33,9 +33,9 @@ def with_artifacts(results: Path) -> Iterator[tuple[ResultRow, Path]]:
     for path in files_in(results):
         if path.suffix == ".jsonl" and any(path.name.startswith(name) for name in names):
             for row in read_result_rows(path):
-                artifact = results / NETWORKS / row.written.get("compacted", {}).get("file", "")
-                if "compacted" in row.written and exists(artifact):
-                    yield row, artifact
+                name = row.written.get("compacted", {}).get("file")
+                if name is not None and exists(results / NETWORKS / name):
+                    yield row, results / NETWORKS / name
 
 
 def measure(row: ResultRow, artifact: Path, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:

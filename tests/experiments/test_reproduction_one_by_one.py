@@ -9,6 +9,7 @@ import torch
 from refusals import refused
 from reproducing import Stopping, Untrained, places, reproduce
 
+import bayesprune.experiments.compacted as compacted
 import bayesprune.models.zoo as zoo
 from bayesprune import load
 from bayesprune.data import CIFAR100
@@ -121,6 +122,17 @@ def test_rows_networks_and_figures(narrow, images, tmp_path):
     text = (tmp_path / "report" / "results.md").read_text(encoding="utf-8")
     assert "Two ways to count DBB's memory" in text
     assert "gates of convolutions: before norm" in text
+
+
+def test_network_that_cannot_be_compacted_costs_no_row(narrow, images, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise InputError("it does not compute the same twice")
+
+    monkeypatch.setattr(compacted, "compact", refuse)
+    (row,) = reproduce(small(["bb"]).at(["6"]), tmp_path, images)
+    assert row["status"] == "finished"
+    assert row["compacted"] == {"reason": "it does not compute the same twice"}
+    assert not list(places(tmp_path).networks.iterdir())
 
 
 def test_another_seed_goes_on_in_the_same_folder(narrow, images, tmp_path):

@@ -12,7 +12,7 @@ from bayesprune.artifact import save
 from bayesprune.benchmark import benchmark
 from bayesprune.compact import Compaction, compact
 from bayesprune.cost import relative_cost
-from bayesprune.errors import BayespruneWarning
+from bayesprune.errors import BayespruneWarning, InputError
 from bayesprune.models.description import DescribedModel
 from bayesprune.storage import write_json
 from bayesprune.training.evaluation import LossFunction, evaluate
@@ -64,10 +64,14 @@ def keep_compacted(gated: nn.Module, test: BatchSource, loss: LossFunction, path
         path: of the file.
 
     Returns:
-        What a row says of it: the file's name, the error, multiply-accumulates, parameters, and how far it is from the gated model.
+        What a row says of it: the file's name, the error, multiply-accumulates, parameters, and how far it is from the gated model. If that
+        is too far, why there is no file: hours of training are not to be lost by it.
     """
     inputs = first_inputs(test)
-    result = _compact_into(copy.deepcopy(gated).cpu(), inputs.cpu(), path)
+    try:
+        result = _compact_into(copy.deepcopy(gated).cpu(), inputs.cpu(), path)
+    except InputError as error:
+        return {"reason": str(error)}
     evaluation = evaluate(result.model.to(inputs.device), test, loss)
     after = result.certificate.after
     return {
