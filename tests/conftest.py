@@ -57,3 +57,14 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         return SimpleNamespace(code=stopped.value.code, out=captured.out, err=captured.err)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, digits_folder: Path) -> Path:
+    """The folder of a short run that is complete; whoever changes it, changes a copy."""
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    cli.app(
+        ["run", "--out", str(folder), "--data-dir", str(digits_folder), "--epochs", "1", "--seed", "3", "--device", "cpu"],
+        standalone_mode=False,
+    )
+    return folder

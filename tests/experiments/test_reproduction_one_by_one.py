@@ -87,6 +87,9 @@ def test_main_table_alone():
     }  # fmt: skip
     assert sum(method == "gd" for method, _ in asked) == 1
     assert len(hundred.all_entries()) == len(protocol("vgg-cifar100", seeds=[0]).all_entries()) == 31
+    with pytest.raises(InputError, match="has no trade-off '2'; it has 1, 6"):
+        protocol("vgg-cifar10", methods=["bb"]).of_main_table().at(["2"])
+    assert [fleet.name for fleet in protocol("vgg-cifar10", methods=["bb"]).of_main_table().at(["6"]).fleets()][:1] == ["bb-at-6-seed-0"]
     assert {m for fleet in protocol("lenet-500-300", methods=["bb"]).of_main_table().fleets() for m, _ in fleet.members} == {"1", "8"}
 
 

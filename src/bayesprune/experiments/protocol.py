@@ -159,13 +159,18 @@ class Protocol:
         """Whether this is a recipe of our own instead of the paper's."""
         return self.recipe.name in OWN_TARGETS
 
+    @property
+    def asked(self) -> Mapping[str, tuple[str | None, ...]]:
+        """The trade-offs of every method that are to be trained."""
+        return self.tradeoffs if self.only is None else self.only
+
     def at(self, tradeoffs: Sequence[str]) -> "Protocol":
         """The part of it at some trade-offs.
 
         Raises:
             InputError: it has no such trade-off.
         """
-        known = {value for method in self.methods for value in self.tradeoffs[method] if value is not None}
+        known = {value for method in self.methods for value in self.asked[method] if value is not None}
         for tradeoff in tradeoffs:
             if tradeoff not in known:
                 raise InputError(f"{self.name} has no trade-off '{tradeoff}'; it has {', '.join(sorted(known))}")
@@ -214,8 +219,7 @@ class Protocol:
         return fleets
 
     def _members(self, method: str) -> tuple[tuple[str | None, int], ...]:
-        asked = self.tradeoffs if self.only is None else self.only
-        wanted = {*asked[method], *(asked["bb"] if method == "dbb" and "bb" in self.methods else ())}  # Which it is trained for as well.
+        wanted = {*self.asked[method], *(self.asked["bb"] if method == "dbb" and "bb" in self.methods else ())}  # It starts from BB's.
         return tuple((value, seed) for value in self.tradeoffs[method] if value in wanted for seed in self.seeds)
 
     def _turn(self, fleet: Fleet) -> tuple[int, bool]:
