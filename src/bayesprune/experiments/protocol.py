@@ -174,10 +174,8 @@ class Protocol:
         for tradeoff in tradeoffs:
             if tradeoff not in known:
                 raise InputError(f"{self.name} has no trade-off '{tradeoff}'; it has {', '.join(sorted(known))}")
-        only = {
-            method: tuple(value for value in values if value is None or value in tradeoffs) for method, values in self.tradeoffs.items()
-        }
-        return replace(self, only=only)
+        wanted = {None, *tradeoffs}
+        return replace(self, only={method: tuple(v for v in values if v in wanted) for method, values in self.asked.items()})
 
     def of_main_table(self) -> "Protocol":
         """The part of it that the paper's main table shows."""
