@@ -18,10 +18,12 @@ from rich.console import Console
 from bayesprune.artifact import load
 from bayesprune.benchmark import benchmark
 from bayesprune.data.catalog import known_dataset
+from bayesprune.errors import BayespruneError
 from bayesprune.experiments.evidence import NETWORKS
 from bayesprune.experiments.rows import ResultRow, read_result_rows
 from bayesprune.experiments.tables import TABLES
 from bayesprune.models import build_network
+from bayesprune.report.document.latencies import LATENCIES
 from bayesprune.storage import exists, files_in, write_rows
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,7 +35,7 @@ def with_artifacts(results: Path) -> Iterator[tuple[ResultRow, Path]]:
     for path in files_in(results):
         if path.suffix == ".jsonl" and any(path.name.startswith(name) for name in names):
             for row in read_result_rows(path):
-                name = row.written.get("compacted", {}).get("file")
+                name = (row.written.get("compacted") or {}).get("file")
                 if name is not None and exists(results / NETWORKS / name):
                     yield row, results / NETWORKS / name
 
@@ -76,7 +78,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="processor threads; by default torch's own choice")
     parser.add_argument("--rows", type=Path, help="the JSONL file to write; by default compacted-latency.jsonl in the folder of results")
     arguments = parser.parse_args()
-    found, console = list(with_artifacts(arguments.results)), Console()
+    try:
+        found, console = list(with_artifacts(arguments.results)), Console()
+    except BayespruneError as error:
+        parser.error(str(error))
     if not found:
         parser.error(
             f"no artifacts of large networks in {arguments.results / NETWORKS}: train some with 'bayesprune reproduce vgg-cifar10'"
@@ -91,7 +96,7 @@ def main() -> None:
                 highlight=False,
                 soft_wrap=True,
             )
-    write_rows(arguments.rows or arguments.results / "compacted-latency.jsonl", rows)
+    write_rows(arguments.rows or arguments.results / LATENCIES, rows)
 
 
 if __name__ == "__main__":

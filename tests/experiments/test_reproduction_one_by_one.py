@@ -12,8 +12,9 @@ from reproducing import Stopping, Untrained, places, reproduce
 import bayesprune.experiments.compacted as compacted
 import bayesprune.models.zoo as zoo
 from bayesprune import load
+from bayesprune.cost import relative_cost
 from bayesprune.data import CIFAR100
-from bayesprune.errors import InputError, RunFolderError, StorageError
+from bayesprune.errors import InputError, ResultsError, RunFolderError, StorageError
 from bayesprune.experiments.evidence import load_record
 from bayesprune.experiments.fleets import Fleets
 from bayesprune.experiments.main_job import RunConfig, data_of
@@ -21,16 +22,19 @@ from bayesprune.experiments.other_counts import both_memories
 from bayesprune.experiments.protocol import Entry, Fleet, protocol
 from bayesprune.experiments.reproduction import run_reproduction
 from bayesprune.experiments.rows import read_result_rows
+from bayesprune.experiments.tables import TABLES
 from bayesprune.models import VGGLike, build_network
 from bayesprune.report import write_report
-from bayesprune.storage import read_rows, write_tensors
+from bayesprune.storage import read_rows, write_rows, write_tensors
 from bayesprune.training.recipes import Recipe, StageRecipe
 from bayesprune.training.watching import Silent
 
 GROUPS, HIDDEN = ((6, 6), (8,), (8,), (8,), (8,)), 10
 UNITS = [6, 6, 8, 8, 8, 8, 8, 10]
-SHORT = {"epochs": 1, "lr": 2e-3, "gate_speed": 20.0}
-RECIPE = Recipe("paper", {name: StageRecipe(**SHORT) for name in ("dense", "pruned", "dependent")}, batch_size=20)
+EPOCHS = {"dense": 2, "pruned": 4, "dependent": 2}
+RECIPE = Recipe("paper", {name: StageRecipe(epochs=epochs, lr=5e-3, gate_speed=12.0) for name, epochs in EPOCHS.items()}, batch_size=10)
+N_DATA = 500
+"""What divergences are divided by: so little that in a few steps some units go."""
 TRADEOFFS = {"dense": (None,), "l0": ("1e-7",), "bb": ("1", "6"), "dbb": ("1", "6")}
 
 
@@ -40,20 +44,22 @@ def narrow(monkeypatch):
     networks = dict(zoo.NETWORKS) | {"vgg-like": zoo.Network(lambda classes: VGGLike(classes, GROUPS, HIDDEN), ("cifar10", "cifar100"))}
     zoo.gate_places.cache_clear()
     monkeypatch.setattr(zoo, "NETWORKS", MappingProxyType(networks))
+    monkeypatch.setitem(TABLES, "vgg-cifar100", replace(TABLES["vgg-cifar100"], n_data=N_DATA))
     yield
     zoo.gate_places.cache_clear()
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    """A folder with a few images of CIFAR-100's form, of two classes more than of others."""
+    """A folder with a few images of CIFAR-100's form: three classes, each of one colour under noise."""
     folder = tmp_path_factory.mktemp("data")
     (folder / CIFAR100.folder).mkdir()
     generator = np.random.default_rng(0)
     for name, count in zip(CIFAR100.files, (60, 40), strict=True):
-        fine = generator.permutation(np.arange(count) % 4 * 13 % 39)
-        labels = np.stack([np.zeros(count), fine], axis=1)
-        records = np.hstack([labels, generator.integers(0, 256, (count, 3072))]).astype(np.uint8)
+        fine = generator.permutation(np.arange(count) % 3 * 13)
+        pixels = generator.integers(0, 80, (count, 3, 1024))
+        pixels[np.arange(count), fine // 13] += 150
+        records = np.hstack([np.zeros((count, 1)), fine[:, None], pixels.reshape(count, -1)]).astype(np.uint8)
         (folder / CIFAR100.folder / name).write_bytes(records.tobytes())
     return folder
 
@@ -65,6 +71,8 @@ def small(methods=("dense", "l0", "bb", "dbb"), seeds=(0,), **changes):
 
 
 def test_one_after_the_other_the_main_table_first():
+    hundred = protocol("vgg-cifar100", seeds=[0]).fleets()
+    assert [fleet.name for fleet in hundred[:5]] == ["dense-seed-0", *(f"dbb-at-{value}-seed-0" for value in "146"), "sbp-at-8-seed-0"]
     fleets = protocol("vgg-cifar10", seeds=[3, 0]).fleets()
     assert all(len(fleet.members) == 1 for fleet in fleets)
     assert fleets[0] == Fleet("dense-seed-3", "dense", ((None, 3),))
@@ -103,6 +111,12 @@ def test_rows_networks_and_figures(narrow, images, tmp_path):
         assert ("compacted" in row) == (row["method"] != "dense")
         assert ("right_memory" in row) == (row["method"] == "dbb")
     where = places(tmp_path)
+    bb, dbb = rows[3], rows[5]
+    assert all(units > 0 for units in bb["kept"])
+    assert sum(bb["kept"]) < 0.75 * sum(UNITS), "some are pruned"
+    assert dbb["static_kept"] == bb["kept"]
+    assert sum(dbb["kept"]) < sum(bb["kept"])
+    assert bb["compacted"]["macs"] < 0.5 * rows[0]["macs"]
     for row in rows[1:]:
         said = row["compacted"]
         network = load(where.networks / said["file"])
@@ -118,7 +132,7 @@ def test_rows_networks_and_figures(narrow, images, tmp_path):
     assert list(record.uses) == ["features.block3.conv.output_gate", "fc2.input_gate"], "the third and the eighth; there is no fifteenth"
     assert sorted(record.labels.tolist(), reverse=True) == record.labels.tolist()  # Buses (13), then apples (0).
     assert set(record.labels.tolist()) == {0, 13}
-    assert not where.work.exists()
+    assert [path.name for path in where.work.iterdir() if path.is_dir()] == ["dense-of-dense-seed-0"], "for other seeds and variants"
     where.rows.rename(where.rows.with_name("vgg-like-cifar100.jsonl"))
     written = {path.name for path in write_report(where.rows.parent, tmp_path / "report")}
     assert {"filter-use-vgg-like-cifar100.png", "class-correlation-vgg-like-cifar100.png", "results.md"} <= written
@@ -136,6 +150,32 @@ def test_network_that_cannot_be_compacted_costs_no_row(narrow, images, tmp_path,
     assert row["status"] == "finished"
     assert row["compacted"] == {"reason": "it does not compute the same twice"}
     assert not list(places(tmp_path).networks.iterdir())
+
+
+def test_complete_seed_leaves_the_checkpoints_of_others_alone(narrow, images, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(small(["dbb"], seeds=[1]).at(["6"]), tmp_path, images, Stopping("stage_started", 3))
+    whole = {"dense": (None,), "bb": ("6",), "dbb": ("6",)}
+    reproduce(replace(small(["dense", "dbb"]), tradeoffs=whole), tmp_path, images)
+    started = []
+
+    class Seeing(Silent):
+        def stage_started(self, stage, epochs, steps, done):
+            started.append(stage)
+
+    reproduce(small(["dbb"], seeds=[1]).at(["6"]), tmp_path, images, Seeing())
+    assert started == ["dependent"]
+
+
+def test_rows_that_were_trained_otherwise_are_refused(narrow, images, tmp_path):
+    reproduce(small(["bb"], after_activation=True).at(["1"]), tmp_path, images)
+    with pytest.raises(ResultsError, match="line 1 was trained in another way: placement after activation, not before norm"):
+        reproduce(small(["bb"]).at(["1"]), tmp_path, images)
+    (row,) = read_rows(places(tmp_path).rows)
+    write_rows(places(tmp_path).rows, [row | {"placement": "before norm", "precision": "bfloat16"}])
+    with pytest.raises(ResultsError, match="precision bfloat16, not float32"):
+        reproduce(small(["bb"]).at(["1"]), tmp_path, images)
+    assert len(reproduce(small(["bb"], after_activation=True).at(["1"]), tmp_path / "again", images)) == 1
 
 
 def test_another_seed_goes_on_in_the_same_folder(narrow, images, tmp_path):
@@ -163,7 +203,7 @@ def reproduce_in_bfloat16(folder, images):
 def test_variants_start_from_the_same_pretrained_networks(narrow, images, tmp_path, options, name):
     dense = reproduce(small(["dense"]), tmp_path, images)
     work = tmp_path / "work"
-    asked = small(["bb"], **options).at(["6"])
+    asked = small(["bb", "dbb"], **options).at(["1"])
     assert asked.name == f"vgg-like-cifar100-{name}"
     mine = replace(places(tmp_path), rows=tmp_path / "results" / f"{asked.name}.jsonl")
     seen = []
@@ -172,13 +212,16 @@ def test_variants_start_from_the_same_pretrained_networks(narrow, images, tmp_pa
         def stage_started(self, stage, epochs, steps, done):
             seen.append((stage, sorted(path.name for path in work.iterdir() if path.is_dir())))
 
-    (row,) = run_reproduction(asked, mine, Seeing(), device="cpu", data_dir=str(images))
-    assert [stage for stage, _ in seen] == ["pruned"], "pretrained before"
-    assert seen[0][1] == [f"bb-of-bb-at-6-seed-0-{name}", "dense-of-dense-seed-0"]
-    assert row["placement"] == ("after activation" if "after_activation" in options else "before norm")
-    assert row["shrink"] is bool(options.get("shrink"))
+    rows = run_reproduction(asked, mine, Seeing(), device="cpu", data_dir=str(images))
+    assert [stage for stage, _ in seen] == ["pruned", "dependent"], "pretrained before"
+    assert seen[0][1] == [f"bb-of-dbb-at-1-seed-0-{name}", "dense-of-dense-seed-0"]
+    for row in rows:
+        assert row["placement"] == ("after activation" if "after_activation" in options else "before norm")
+        assert row["shrink"] is bool(options.get("shrink"))
+        assert sum(row["kept"]) < sum(UNITS)
     assert read_rows(tmp_path / "results" / "rows.jsonl") == dense
-    assert not list((tmp_path / "results").glob("models/*"))
+    assert not list((tmp_path / "results").glob("models/*")), "figures show the paper's protocol"
+    assert [path.name for path in work.iterdir() if path.is_dir()] == ["dense-of-dense-seed-0"]
 
 
 def test_divergences_are_divided_as_in_the_published_code(narrow, images, tmp_path):
@@ -188,7 +231,9 @@ def test_divergences_are_divided_as_in_the_published_code(narrow, images, tmp_pa
         plan = fleets.plan(method, "6", 0)
         assert plan.before_norm
         factor = plan.scale(stage) / fleets.training.n_data
-        assert factor == pytest.approx((6 if method == "bb" else 1) / 60_000)
+        assert factor == pytest.approx((6 if method == "bb" else 1) / N_DATA)
+    gd = fleets.plan("gd", "1e-3", 0)
+    assert gd.scale("pruned") / fleets.training.n_data == pytest.approx(1 / fleets.whole), "which that code does not have"
     price = fleets.plan("l0", "1e-7", 0)
     assert price.hyperparameters["price"] * price.scale("pruned") / fleets.training.n_data == pytest.approx(1e-7)
 
@@ -196,10 +241,12 @@ def test_divergences_are_divided_as_in_the_published_code(narrow, images, tmp_pa
 def test_memory_of_dbb_is_counted_in_two_ways():
     vgg = build_network("vgg-like")
     kept, used = [place.units // 2 for place in vgg.gate_places()], [place.units / 4 for place in vgg.gate_places()]
-    both = both_memories(vgg, kept, used)
-    assert both["memory"] > both["right_memory"] + 0.5
+    both = both_memories(vgg, kept, used, 20.0)
+    assert both["right_memory"] == 20.0
+    assert both["memory"] == round(relative_cost(vgg.layers(), kept, used, published_memory_indexing=True).memory_percent, 4)
+    assert both["memory"] > relative_cost(vgg.layers(), kept, used).memory_percent + 0.5
     lenet = build_network("lenet5-caffe")
-    assert both_memories(lenet, [10, 20, 300, 100], [5.0, 10.0, 100.0, 50.0]) == {}
+    assert both_memories(lenet, [10, 20, 300, 100], [5.0, 10.0, 100.0, 50.0], 20.0) == {}
 
 
 def test_what_is_refused(images, tmp_path):
@@ -220,14 +267,20 @@ def test_damaged_record(tmp_path):
 def test_command(narrow, images, command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     common = ("--data-dir", images, "--device", "cpu", "--quick", "--methods", "bb")
-    result = command("reproduce", "vgg-cifar100", "--main-table", *common)
+    assert refused(command("reproduce", "vgg-cifar100", "--main-table", *common), "leave --main-table out")
+    result = command("reproduce", "vgg-cifar100", *common)
     assert result.code == 0
+    assert "1 of 1: BB at 1, seed 0" in result.err
     (row,) = read_rows(tmp_path / "reproductions" / "quick" / "vgg-like-cifar100.jsonl")
     assert Entry(row["method"], row["tradeoff"], row["seed"]) == Entry("bb", "1", 0)
     moved = command("reproduce", "vgg-cifar100", "--tradeoffs", "1", "--after-activation", *common)
     assert moved.code == 0
     (row,) = read_rows(tmp_path / "reproductions" / "quick" / "vgg-like-cifar100-after-activation.jsonl")
     assert row["placement"] == "after activation"
+    report = command("report", "--results", "reproductions/quick", "--out", "page")
+    assert report.code == 0
+    assert "Gates in another place" in (tmp_path / "page" / "results.md").read_text(encoding="utf-8")
+    assert refused(command("reproduce", "vgg-cifar100", "--seeds", "9" * 20, *common), "a seed is a whole number")
     assert refused(command("reproduce", "vgg-cifar100", "--precision", "bfloat16", *common), "bfloat16 is for GPUs")
     assert refused(command("reproduce", "lenet-500-300", "--after-activation"), "leave --after-activation out")
     assert refused(command("reproduce", "lenet-500-300", "--recipe", "smooth", "--shrink"), "leave options that change")

@@ -48,7 +48,7 @@ def test_names_and_titles_of_fleets():
     ]
     assert [(fleet.name, fleet.title) for fleet in asked.fleets(2)[1:]] == [
         ("cd-1-to-2", "CD, 2 models side by side"),
-        ("cd-3-to-3", "CD"),
+        ("cd-3-to-3", "CD, seed 2"),
     ]
     assert protocol("lenet-500-300", methods=["dbb"]).fleets()[0].title == "BB, then DBB, 15 models side by side"
     assert [entry.title for entry in asked.fleets(2)[2].entries] == ["cd, seed 2"]

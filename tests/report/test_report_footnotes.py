@@ -2,6 +2,7 @@ import pytest
 from reproduction import DATASET, NETWORK, diverged, row, write_results
 
 from bayesprune.errors import ResultsError
+from bayesprune.report import write_report
 from bayesprune.report.comparison.results import read_results, read_variants
 from bayesprune.report.document.footnotes import memory_sheet, selection_sheet, soft_count_sheet, threshold_sheet
 from bayesprune.report.document.latencies import LATENCIES, latency_sheet
@@ -73,7 +74,7 @@ def test_origin(tmp_path):
     assert "torch: 2.10.0, 2.9.0" in lines
 
 
-VGG = {"network": "vgg-like", "kept": [20] * 15, "dataset": "cifar10"}
+VGG = {"network": "vgg-like", "kept": [20] * 15, "dataset": "cifar10", "side_by_side": 1}
 
 
 def read_vgg(folder, rows):
@@ -102,6 +103,15 @@ def test_variants_beside_the_same_models(tmp_path):
         ["BB", "4", "after activation", "shrinks", "2", "7.20", "4.50", "5.00", "90"],
     ]
     assert variant_sheet(rows, []) is None
+
+
+def test_variants_alone_are_shown_too(tmp_path):
+    own = [row("bb", "4", 0, 7.2, 4.5, placement="after activation", shrink=False, **VGG)]
+    write_results(tmp_path / "results", own, "vgg-like-cifar10-after-activation.jsonl")
+    write_report(tmp_path / "results", tmp_path / "report", lambda _: None)
+    text = (tmp_path / "report" / "results.md").read_text(encoding="utf-8")
+    assert "| BB | 4 | after activation | as it is | 1 | 7.20 | 4.50 | 5.00 | 120 |" in text
+    assert "not run" in text
 
 
 def test_variant_in_the_wrong_file(tmp_path):

@@ -18,6 +18,7 @@ from bayesprune.gates.contract import ControlledLayer
 from bayesprune.models import build_network
 from bayesprune.storage import read_tensors, write_tensors
 
+_REPLACE = "put the right file in its place, or take it away"
 _PHI, _PI, _USES = "phi/", "pi/", "uses/"
 MODELS = "models"
 """The folder of such models beside the rows of a reproduction."""
@@ -57,9 +58,14 @@ def load_record(path: Path) -> UnitRecord:
     tensors, description = read_tensors(path)
     try:
         averages = {name: ClassAverages(tensors[_PHI + name].double(), tensors[_PI + name].double()) for name in description["gates"]}
-        return UnitRecord(averages, tensors["labels"], {name: tensors[_USES + name] for name in description["shown"]})
+        record = UnitRecord(averages, tensors["labels"], {name: tensors[_USES + name] for name in description["shown"]})
     except (KeyError, TypeError) as error:
-        raise StorageError(f"{path} holds no record of units; put the right file in its place, or take it away") from error
+        raise StorageError(f"{path} holds no record of units; {_REPLACE}") from error
+    fitting = [each.phi.ndim == 2 and each.phi.shape[1:] == each.pi.shape for each in averages.values()]
+    fitting += [uses.ndim == 2 and uses.shape[:1] == record.labels.shape for uses in record.uses.values()]
+    if not all(fitting):
+        raise StorageError(f"{path} holds a record of units whose parts do not fit; {_REPLACE}")
+    return record
 
 
 def save_evidence(model: nn.Module, path: Path) -> None:

@@ -9,7 +9,7 @@ from bayesprune.errors import ResultsError
 from bayesprune.storage import read_rows
 
 _MISSING = object()
-_MOST = 10**12
+LARGEST = 10**12
 """More than any number in a row."""
 _SHOWN = 200
 
@@ -62,19 +62,19 @@ class Fields:
             self.refuse(f"'{name}' is not a list of texts but {_short(value)}")
         return value
 
-    def number(self, name: str, least: float = 0.0, most: float = _MOST) -> float:
+    def number(self, name: str, least: float = 0.0, most: float = LARGEST) -> float:
         """A field that is a number, and one that makes sense."""
         value = self.raw(name)
         if not _is_number(value) or not least <= value <= most:
-            bounds = f"of at least {least:g}" if most == _MOST else f"from {least:g} to {most:g}"
+            bounds = f"of at least {least:g}" if most == LARGEST else f"from {least:g} to {most:g}"
             self.refuse(f"'{name}' is not a number {bounds} but {_short(value)}")
         return float(value)
 
-    def whole(self, name: str, least: int = -_MOST) -> int:
+    def whole(self, name: str, least: int = -LARGEST) -> int:
         """A field that is a whole number."""
         value = self.raw(name)
-        if not _is_number(value) or not isinstance(value, int) or not least <= value <= _MOST:
-            self.refuse(f"'{name}' is not a whole number{'' if least == -_MOST else f' of at least {least}'} but {_short(value)}")
+        if not _is_number(value) or not isinstance(value, int) or not least <= value <= LARGEST:
+            self.refuse(f"'{name}' is not a whole number{'' if least == -LARGEST else f' of at least {least}'} but {_short(value)}")
         return value
 
     def units(self, name: str, most: Sequence[int]) -> tuple[float, ...]:

@@ -29,6 +29,8 @@ from bayesprune.training.watching import Watcher
 
 EVIDENCE = Entry("dbb", "1", 0)
 """The model that is kept for figures."""
+_OF_OTHER_CODE = ("gd", "cd")
+"""Methods that the published code with its own divisor does not have."""
 _DIGITS = {"error": 4, "speedup": 4, "memory": 4, "seconds": 1}
 _NUMBERS = ("error", "kept", "speedup", "memory", "macs", "parameters", "epochs", "seconds")
 
@@ -61,7 +63,7 @@ class Fleets:
         self.protocol, self.common, self.device = protocol, common, device
         self.work, self.models, self.networks, self.watch = work, models, networks, watch
         training, test = protocol.images or (len(data.train), len(data.test))
-        self.n_data = protocol.table.n_data or len(data.train)
+        self.whole = len(data.train)
         self.data = replace(data, train=data.train.first(training), test=data.test.first(test))
         self.training, self.test = batches_of(self.data, protocol.recipe, device)
         self._pretrained: dict[int, StagedRun] = {}
@@ -95,8 +97,9 @@ class Fleets:
             plan = Plan(DENSE, self.protocol.recipe, ("dense",), seed, precision=self.common.precision)
         else:
             asked = replace(self.common, method=method, seed=seed, tradeoff=None if tradeoff is None else tradeoff_value(tradeoff))
-            plan = plan_of(asked, self.protocol.recipe, self.n_data)
-            plan = replace(plan, stages=usual_stages(method)[-1:], share=len(self.data.train) / self.n_data)
+            n_data = self.whole if method in _OF_OTHER_CODE else self.protocol.table.n_data or self.whole
+            plan = plan_of(asked, self.protocol.recipe, n_data)
+            plan = replace(plan, stages=usual_stages(method)[-1:], share=len(self.data.train) / n_data)
         quick = self.protocol.images is not None  # It is over before compiling pays, and people look at it all the time.
         return replace(plan, compiled=not quick, rarely_evaluated=not quick)
 
@@ -146,8 +149,7 @@ class Fleets:
         """A row for each model of a fleet after the stage of a method."""
         together = len(self.protocol.pretraining(fleet.members[0][1]).members if method == DENSE else runs)
         about = {"recipe": self.protocol.recipe.name, "side_by_side": together, **surroundings(self.device), "device": self.device.type}
-        if self.protocol.placement is not None:
-            about |= {"placement": self.protocol.placement, "shrink": self.protocol.recipe.shrink, "precision": self.common.precision}
+        about |= {name: getattr(self.protocol, name) for name in ("placement", "shrink", "precision")}
         sound = [member for member, run in enumerate(runs) if not run.diverged]
         others = other_counts(method, [runs[member].model for member in sound], self.test, F.cross_entropy)
         more = dict(zip(sound, others, strict=True))
@@ -162,7 +164,7 @@ class Fleets:
                 row["compacted"] = self._keep_network(entry, runs[member].model)
             if below is not None and member in more:
                 row["static_kept"] = below[member].results[-1]["kept"]
-                row |= both_memories(runs[member].model, row["static_kept"], row["kept"])
+                row |= both_memories(runs[member].model, row["static_kept"], row["kept"], row["memory"])
             rows[entry] = row | more.get(member, {}) | about
         return rows
 
@@ -170,9 +172,8 @@ class Fleets:
         """The network without its pruned units, as a file, and what a row says of it."""
         assert self.networks is not None
         make_folder(self.networks)
-        at = "" if entry.tradeoff is None else entry.tradeoff.replace("/", "-by-")
-        name = "-".join(filter(None, (self.protocol.name, entry.method, at, f"seed-{entry.seed}")))
-        return keep_compacted(model, self.test, F.cross_entropy, self.networks / f"{name}.safetensors")
+        path = self.networks / f"{self.protocol.name}-{entry.file_name}.safetensors"
+        return keep_compacted(model, self.test, F.cross_entropy, path)
 
     def _keep_evidence(self, fleet: Fleet, runs: Sequence[StagedRun]) -> None:
         """Keep the model that figures are drawn from or, of a large one, what they show."""

@@ -54,14 +54,15 @@ def soft_count(model: nn.Module) -> dict[str, Any]:
     return {"soft": {"kept": kept, "speedup": round(cost.speedup, 4), "memory": round(cost.memory_percent, 4)}}
 
 
-def both_memories(model: nn.Module, kept: Sequence[float], used: Sequence[float]) -> dict[str, float]:
+def both_memories(model: nn.Module, kept: Sequence[float], used: Sequence[float], memory: float) -> dict[str, float]:
     """The memory of a DBB model as the paper counts it, one gate off, and as it is; nothing for a network where the two are one.
 
     Args:
         model: with gates.
         kept: by the static gates below.
         used: for an input on average.
+        memory: as it was measured.
     """
     assert isinstance(model, DescribedModel)
-    memory, published = (relative_cost(model.layers(), kept, used, published_memory_indexing=off).memory_percent for off in (False, True))
-    return {} if memory == published else {"memory": round(published, 4), "right_memory": round(memory, 4)}
+    right, published = (relative_cost(model.layers(), kept, used, published_memory_indexing=off).memory_percent for off in (False, True))
+    return {} if right == published else {"memory": round(published, 4), "right_memory": memory}

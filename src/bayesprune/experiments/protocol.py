@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from bayesprune.errors import InputError, did_you_mean
+from bayesprune.experiments.fields import LARGEST
 from bayesprune.experiments.published import METHODS, PublishedRow, published_rows, tradeoff_value
 from bayesprune.experiments.tables import TABLES, ReproducedTable, table_of
 from bayesprune.training.plan import DENSE, usual_stages
@@ -76,6 +77,11 @@ class Entry:
     def title(self) -> str:
         return f"{self.method}{'' if self.tradeoff is None else f' at {self.tradeoff}'}, seed {self.seed}"
 
+    @property
+    def file_name(self) -> str:
+        """What files and folders of it are called."""
+        return self.title.replace(",", "").replace(" ", "-").replace("/", "-by-")
+
 
 @dataclass(frozen=True)
 class Fleet:
@@ -94,7 +100,10 @@ class Fleet:
     @property
     def title(self) -> str:
         methods = "BB, then DBB" if self.method == "dbb" else self.method.upper() if self.method != DENSE else "pretraining"
-        return f"{methods}, {len(self.members)} models side by side" if len(self.members) > 1 else methods
+        if len(self.members) > 1:
+            return f"{methods}, {len(self.members)} models side by side"
+        ((tradeoff, seed),) = self.members
+        return f"{methods}{'' if tradeoff is None else f' at {tradeoff}'}, seed {seed}"
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -127,7 +136,6 @@ class Protocol:
         only: train these trade-offs of each method alone; None for all.
         placement: of the gates of convolutions: ``before norm``, as in the paper, or ``after activation``; None where there are no norms.
         precision: that layers are computed in on a GPU.
-        variant: in what the rows differ from the paper's protocol; empty if in nothing.
     """
 
     network: str
@@ -140,7 +148,6 @@ class Protocol:
     only: Mapping[str, tuple[str | None, ...]] | None = None
     placement: Placement | None = None
     precision: str = "float32"
-    variant: str = ""
 
     @property
     def table(self) -> ReproducedTable:
@@ -153,6 +160,16 @@ class Protocol:
         if self.is_own:
             return own_name(self.recipe.name, self.network)
         return "-".join(filter(None, (self.network, self.dataset, self.variant)))
+
+    @property
+    def variant(self) -> str:
+        """In what its rows differ from the paper's protocol; empty if in nothing, and for recipes of our own."""
+        return "" if self.is_own else variant_name(self.placement == "after activation", self.shrink)
+
+    @property
+    def shrink(self) -> bool:
+        """Whether networks shrink while they are trained."""
+        return self.recipe.shrink
 
     @property
     def is_own(self) -> bool:
@@ -178,7 +195,13 @@ class Protocol:
         return replace(self, only={method: tuple(v for v in values if v in wanted) for method, values in self.asked.items()})
 
     def of_main_table(self) -> "Protocol":
-        """The part of it that the paper's main table shows."""
+        """The part of it that the paper's main table shows.
+
+        Raises:
+            InputError: it is a quick one, which has other trade-offs.
+        """
+        if self.images is not None:
+            raise InputError("a quick reproduction takes the weakest trade-offs, not those of the main table: leave --main-table out")
         return replace(self, only={method: self._main_tradeoffs(method) for method in self.tradeoffs})
 
     def stage_of(self, method: str) -> StageRecipe:
@@ -222,8 +245,8 @@ class Protocol:
 
     def _turn(self, fleet: Fleet) -> tuple[int, bool]:
         """What sorts fleets of one model; those of the same turn stay in their order."""
-        ((tradeoff, seed),) = fleet.members
-        return self.seeds.index(seed), tradeoff not in self._main_tradeoffs(fleet.method)
+        shown = any(entry.tradeoff in self._main_tradeoffs(entry.method) for entry in fleet.entries)
+        return self.seeds.index(fleet.members[0][1]), not shown
 
     def _main_tradeoffs(self, method: str) -> tuple[str | None, ...]:
         """The trade-offs of a method that the main table shows, or where it does not say which, the nearest in speed-up."""
@@ -272,6 +295,8 @@ def protocol(
     chosen = tuple(seeds) if seeds is not None else SEEDS[:1] if quick else SEEDS
     if not chosen or len(set(chosen)) < len(chosen):
         raise InputError(f"give at least one seed, and each once, not {list(chosen)}")
+    if any(abs(seed) > LARGEST for seed in chosen):
+        raise InputError(f"a seed is a whole number of at most {LARGEST:.0e}, not {max(chosen, key=abs)}")
     printed: dict[str, tuple[str | None, ...]] = {DENSE: (None,)}
     for row in published_rows(table.network, table.dataset, "appendix"):
         printed[row.method] = (*printed.get(row.method, ()), row.tradeoff)
@@ -287,7 +312,6 @@ def protocol(
         images=table.quick_images if quick else None,
         placement=None if not table.has_norms else "after activation" if after_activation else "before norm",
         precision=table.precision if precision is None else precision,
-        variant=variant_name(after_activation, shrink),
     )
 
 
@@ -323,8 +347,7 @@ def own_name(recipe: str, network: str) -> str:
 
 def _alone(method: str, tradeoff: str | None, seed: int) -> Fleet:
     """A fleet of one model, with a name of its own whatever else is asked for."""
-    at = "" if tradeoff is None else f"-at-{tradeoff.replace('/', '-by-')}"
-    return Fleet(f"{method}{at}-seed-{seed}", method, ((tradeoff, seed),))
+    return Fleet(Entry(method, tradeoff, seed).file_name, method, ((tradeoff, seed),))
 
 
 def _nearest(row: PublishedRow, printed: Sequence[PublishedRow]) -> str | None:

@@ -95,11 +95,9 @@ class Rehearsals:
     def watch(self, fleet: Fleet, method: str) -> Watcher:
         """Who is to be told of this stage, which begins now. After its first epoch, the next that has another program is rehearsed."""
         self._wait()
-        self.compiled.add(_program(fleet, method))
         if (fleet, method) in self.stages:
             self.stages = self.stages[self.stages.index((fleet, method)) + 1 :]
-        following = next((stage for stage in self.stages if _program(*stage) not in self.compiled), None)
-        return self.watcher if following is None else _Starting(self.watcher, partial(self._start, *following))
+        return _Starting(self.watcher, partial(self._go_on, _program(fleet, method)))
 
     def close(self) -> None:
         """Give up what is still being rehearsed."""
@@ -107,6 +105,13 @@ class Rehearsals:
             self.process.kill()
             self.process.wait()
             self.process = None
+
+    def _go_on(self, compiled: tuple[str, int]) -> None:
+        """Rehearse what comes next, now that there is a program for a stage."""
+        self.compiled.add(compiled)
+        following = next((stage for stage in self.stages if _program(*stage) not in self.compiled), None)
+        if following is not None:
+            self._start(*following)
 
     def _start(self, fleet: Fleet, method: str) -> None:
         if self.device.type == "cuda" and _has_room(self.device):

@@ -2,8 +2,8 @@
 
 import os
 import shutil
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ from bayesprune.experiments.main_job import RunConfig, build_seeded, data_of
 from bayesprune.experiments.protocol import Entry, Protocol
 from bayesprune.experiments.rehearsal import Rehearsals
 from bayesprune.experiments.rows import STAGE_RECIPE, read_result_rows
-from bayesprune.storage import exists, make_folder, write_rows
+from bayesprune.storage import exists, is_folder, make_folder, write_rows
 from bayesprune.training.devices import usable_device
 from bayesprune.training.lock import sole_use
+from bayesprune.training.plan import DENSE
 from bayesprune.training.store import check_folder, claim_folder
 from bayesprune.training.watching import Watcher
 
@@ -44,7 +45,7 @@ def run_reproduction(
 
     Rows are written when their fleet is finished. Whenever it is stopped, it goes on after the last checkpoint; rows that are there are
     not trained again, but for those of BB where DBB, which starts from its models, is missing. The pretrained networks stay in the folder
-    until no row is missing.
+    until no row is missing, those of a large network for good.
 
     Args:
         protocol: what to train.
@@ -62,6 +63,10 @@ def run_reproduction(
         ResultsError: the rows that are there are of something else.
     """
     _check_places(places)
+    if side_by_side is not None and not protocol.table.together:
+        raise InputError(f"models of {protocol.network} are trained one after the other: leave --side-by-side out")
+    if not device.startswith("cuda"):
+        protocol = replace(protocol, precision="float32")
     common = RunConfig(
         network=protocol.network,
         dataset=protocol.dataset,
@@ -69,16 +74,14 @@ def run_reproduction(
         device=device,
         data_dir=data_dir,
         before_norm=protocol.placement == "before norm",
-        shrink=False,
-        precision=protocol.precision if device.startswith("cuda") else "float32",
+        shrink=protocol.recipe.shrink,
+        precision=protocol.precision,
     )
-    configuration = _configuration(protocol, data_dir, common.precision)
+    configuration = _configuration(protocol, data_dir)
     try:
         check_folder(places.work, configuration)
     except RunFolderError as error:
         raise RunFolderError(f"{error} for checkpoints with --work, or remove this one") from error
-    if side_by_side is not None and not protocol.table.together:
-        raise InputError(f"models of {protocol.network} are trained one after the other: leave --side-by-side out")
     rows = rows_there(protocol, places.rows)
     fleets = [missing for fleet in protocol.fleets(side_by_side) if (missing := fleet.without(rows))]
     if fleets:
@@ -98,7 +101,7 @@ def run_reproduction(
                 write_rows(places.rows, in_order(protocol, rows))
                 at_work.forget(fleet)
     if all(entry in rows for entry in protocol.all_entries()):
-        shutil.rmtree(places.work, ignore_errors=True)
+        _tidy(protocol, places.work)
     return in_order(protocol, rows)
 
 
@@ -126,6 +129,12 @@ def rows_there(protocol: Protocol, path: Path) -> dict[Entry, dict[str, Any]]:
                 f"{path}, line {number} was trained by another version of the recipe {row.recipe}, {row.written[STAGE_RECIPE]}; it says "
                 f"{asked.written()} now; choose another folder for the results"
             )
+        trained = {"placement": row.placement, "shrink": row.written.get("shrink", protocol.shrink), "precision": row.precision}
+        differing = [f"{name} {value}, not {here}" for name, value in trained.items() if value != (here := getattr(protocol, name))]
+        if differing:
+            raise ResultsError(
+                f"{path}, line {number} was trained in another way: {'; '.join(differing)}; choose another folder for the results"
+            )
         found[row.entry] = row.written
     return found
 
@@ -143,9 +152,24 @@ def _check_places(places: Places) -> None:
             raise InputError(f"{path} is in {places.work}, the folder for checkpoints, which is removed at the end: choose another one")
 
 
-def _configuration(protocol: Protocol, data_dir: str | None, precision: str) -> dict[str, Any]:
+def _tidy(protocol: Protocol, work: Path) -> None:
+    """Remove the checkpoints of a reproduction that is complete, unless someone else has some in the folder, or is at work there.
+
+    Those of large networks stay: other seeds, and variants, start from the pretrained ones.
+    """
+    if not protocol.table.together or protocol.variant or not is_folder(work):
+        return
+    with suppress(RunFolderError), sole_use(work):
+        if all(path.name.startswith(f"{DENSE}-of-") for path in work.iterdir() if path.is_dir()):
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _configuration(protocol: Protocol, data_dir: str | None) -> dict[str, Any]:
     """What the checkpoints of a folder depend on: which methods are asked for is no part of it, nor, one after the other, which seeds."""
     about: dict[str, Any] = {"network": protocol.network, "dataset": protocol.dataset, "data_dir": data_dir}
-    about |= {"seeds": list(protocol.seeds)} if protocol.table.together else {"precision": precision}
+    if protocol.table.together:
+        about["seeds"] = list(protocol.seeds)
+    if protocol.precision != "float32":
+        about["precision"] = protocol.precision
     stages = {name: stage.written() for name, stage in protocol.recipe.stages.items()}
     return {**about, "recipe": protocol.recipe.name, "stages": stages, "images": protocol.images and list(protocol.images)}

@@ -18,6 +18,7 @@ class ReproducedTable:
             trained one after the other, each in a folder of its own.
         has_norms: batch norms follow its convolutions; the paper gates these before the norms.
         n_data: what divergences are divided by, where the published code does not take the number of training images; None where it does.
+            That code has no GD and no CD, for which it is the number of training images anyway.
         precision: that layers are computed in on a GPU.
         shown: classes, by name and number, whose inputs figures show. A network with such is too large to be kept itself, and its data
             are not in the package: what figures show of it is kept instead.

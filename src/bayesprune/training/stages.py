@@ -62,9 +62,9 @@ def run_stages(
         models: on their device, freshly initialised or pretrained; changed by the ``dense`` stage.
         plans: what to do to each of them: the same stages and recipe.
         training: batches to train on.
-        test: batches to evaluate on after every epoch.
+        test: batches to evaluate on, after every epoch or now and then; see ``Plan.rarely_evaluated``.
         loss: mean loss of a batch, from outputs and targets.
-        store: keeps every finished epoch.
+        store: keeps finished epochs; see ``RunStore.is_due``.
         watcher: is told of progress.
 
     Raises:

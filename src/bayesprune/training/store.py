@@ -55,8 +55,8 @@ class StageRecord:
     histories: list[list[dict[str, Any]]] = field(default_factory=list)
 
 
-_SOON_WRITTEN, _WRITING_SHARE = 0.25, 0.05
-"""Seconds that nobody minds at the end of an epoch, and the part of the time that longer ones may take."""
+_SOON_WRITTEN, _WRITING_SHARE, _AT_LATEST = 0.25, 0.05, 300.0
+"""Seconds that nobody minds at the end of an epoch, the part of the time that longer ones may take, and after which one is due anyway."""
 CONFIGURATION = "config.json"
 _NAMED = 6
 CHECKPOINTS = "checkpoints"
@@ -170,7 +170,7 @@ class RunStore:
         """
         if not alone:
             return since > self.seconds_between
-        return cost < _SOON_WRITTEN or cost < _WRITING_SHARE * since
+        return cost < _SOON_WRITTEN or cost < _WRITING_SHARE * since or since > _AT_LATEST
 
     def take_up(self, rows: list[dict[str, Any]]) -> None:
         """Let the metrics file hold these rows and no others."""

@@ -26,9 +26,7 @@ def read_results(results: Path) -> dict[tuple[str, str], list[ResultRow]]:
     found = {}
     for network, dataset in published_networks():
         path = results / f"{network}-{dataset}.jsonl"
-        rows = _rows_of(path, network, dataset, (PAPER, QUICK))
-        if len({row.recipe for row in rows}) > 1:
-            raise ResultsError(f"{path} has rows of the recipes '{PAPER}' and '{QUICK}': move those of '{QUICK}' to a folder of their own")
+        rows = _published_rows(path, network, dataset, after_activation=False, shrink=False)
         if rows:
             found[network, dataset] = rows
     return found
@@ -45,10 +43,7 @@ def read_variants(results: Path) -> dict[tuple[str, str], list[ResultRow]]:
     for network, dataset in published_networks():
         for after_activation, shrink in ((False, True), (True, False), (True, True)):
             path = results / f"{network}-{dataset}-{protocol.variant_name(after_activation, shrink)}.jsonl"
-            rows = _rows_of(path, network, dataset, (PAPER,))
-            for row in rows:
-                if (row.placement == "after activation", row.shrink) != (after_activation, shrink):
-                    raise ResultsError(f"{path}: {row.entry.title} was trained in another way: it belongs into another file")
+            rows = _published_rows(path, network, dataset, after_activation, shrink)
             if rows:
                 found.setdefault((network, dataset), []).extend(rows)
     return found
@@ -78,6 +73,17 @@ def read_own_recipes(results: Path) -> dict[str, list[ResultRow]]:
 def own_recipe_file(recipe: str, network: str) -> str:
     """The file with rows of a recipe of ours on a network."""
     return f"{protocol.own_name(recipe, network)}.jsonl"
+
+
+def _published_rows(path: Path, network: str, dataset: str, after_activation: bool, shrink: bool) -> list[ResultRow]:
+    """The rows of a file of the paper's protocol, or of its quick form, with gates in their place, on networks that shrink or do not."""
+    rows = _rows_of(path, network, dataset, (PAPER, QUICK))
+    if len({row.recipe for row in rows}) > 1:
+        raise ResultsError(f"{path} has rows of the recipes '{PAPER}' and '{QUICK}': move those of '{QUICK}' to a folder of their own")
+    for row in rows:
+        if (row.placement == "after activation", row.shrink) != (after_activation, shrink):
+            raise ResultsError(f"{path}: {row.entry.title} was trained in another way: it belongs into another file")
+    return rows
 
 
 def _rows_of(path: Path, network: str, dataset: str, recipes: tuple[str, ...]) -> list[ResultRow]:

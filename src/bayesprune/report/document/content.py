@@ -113,11 +113,11 @@ def read_content(results: Path) -> Content:
     """
     found, own, remarks = read_results(results), read_own_recipes(results), read_remarks(results)
     variants = read_variants(results)
-    if not found and not own:
+    if not found and not own and not variants:
         names = ", ".join(f"{network}-{dataset}.jsonl" for network, dataset in published_networks())
         raise ResultsError(f"there are no rows in {results}: expected some in {names}")
-    rows = [row for rows in found.values() for row in rows]
-    comparisons = [compare(network, dataset, rows) for (network, dataset), rows in found.items()]
+    rows = [row for rows in (*found.values(), *variants.values()) for row in rows]
+    comparisons = [compare(*key, found.get(key, [])) for key in published_networks() if key in found or key in variants]
     return Content(
         any(row.recipe == QUICK for row in rows),
         summary_sheet(comparisons) if comparisons else None,

@@ -68,7 +68,8 @@ def memory_sheet(rows: Sequence[ResultRow]) -> Sheet | None:
     lines = []
     for tradeoff in sorted({row.tradeoff for row in own}, key=tradeoff_order):
         group = [row for row in own if row.tradeoff == tradeoff]
-        static = [row.outcome.memory for row in rows if row.method == "bb" and row.tradeoff == tradeoff and row.outcome is not None]
+        below = [row for row in rows if (row.method, row.tradeoff) == ("bb", tradeoff) and row.seed in {each.seed for each in group}]
+        static = [row.outcome.memory for row in below if row.outcome is not None]
         counted = statistics.median(row.outcome.memory for row in group if row.outcome is not None)
         right = statistics.median(row.right_memory for row in group if row.right_memory is not None)
         lines.append([tradeoff_cell(tradeoff), number(statistics.median(static)) if static else EMPTY, number(counted), number(right)])

@@ -9,7 +9,7 @@ from bayesprune.report.document.sheets import Cell, Sheet, number, sheet, tradeo
 
 
 def variant_sheet(rows: Sequence[ResultRow], variants: Sequence[ResultRow]) -> Sheet | None:
-    """Each variant beside the models of the paper's protocol with the same method, trade-off and seed; None if there are no variants.
+    """Each variant beside the models of the paper's protocol with the same method, trade-off and seeds; None if there are no variants.
 
     Args:
         rows: of the paper's protocol.
@@ -23,7 +23,7 @@ def variant_sheet(rows: Sequence[ResultRow], variants: Sequence[ResultRow]) -> S
         kinds = [[row for row in own if _kind(row) == kind] for kind in dict.fromkeys(map(_kind, own))]
         lines += [_line(group) for group in (usual, *kinds) if group]
     headings = ("method", "#trade-off", "gates", "network", "#seeds", "#error %", "#xFLOPs", "#memory %", "#seconds")
-    note = "Seconds are those of the method's own stage; medians over seeds."
+    note = "Seconds are those of a model in the method's own stage; medians over seeds."
     return sheet("Gates in another place, and networks that shrink", headings, lines, note) if lines else None
 
 
@@ -33,7 +33,7 @@ def _kind(row: ResultRow) -> tuple[str | None, bool]:
 
 def _line(group: Sequence[ResultRow]) -> list[Cell]:
     (point,) = points_of(group)
-    seconds = [row.seconds for row in group if row.seconds is not None]
+    seconds = [row.seconds / row.side_by_side for row in group if row.seconds is not None]
     return [
         words(method_name(point.method)),
         tradeoff_cell(point.tradeoff),
