@@ -154,7 +154,7 @@ def test_points_answer_to_mouse_and_keyboard(found):
     assert found["hidden_before"] == found["hidden_after"] == found["hidden_by_escape"] == "none"
     display, text, elements = found["tip"]
     assert display == "block"
-    assert text == "BB, trade-off 1e-1error 1.20 ± 0.00 %\nxFLOPs 9.50\nmemory 5.00 %\nkept units 100-50-30\n1 seed"
+    assert text == "BB, trade-off 1e-1error 1.20 %\nxFLOPs 9.50\nmemory 5.00 %\nkept units 100-50-30\n1 seed"
     assert elements == 1
     assert found["tip_inside"]
     assert found["tip_by_keyboard"] == "block"

@@ -41,6 +41,11 @@ class Point:
         return point_name(self.method, self.tradeoff)
 
     @property
+    def spread(self) -> str:
+        """The standard deviation as it stands behind the median; nothing for a single seed, which has none."""
+        return f" ± {self.error_std:.2f}" if len(self.outcomes) > 1 else ""
+
+    @property
     def standard_error(self) -> float:
         """Of the mean error over seeds, from the sample's standard deviation; infinite for a single seed."""
         errors = [outcome.error for outcome in self.outcomes]

@@ -108,7 +108,7 @@ def _figures(row: Comparison) -> list[Cell]:
     own = [EMPTY, EMPTY, EMPTY]
     if point is not None and verdict is not None:
         own = [
-            number(point.error, 2, f" ± {point.error_std:.2f}", verdict.error),
+            number(point.error, 2, point.spread, verdict.error),
             number(point.speedup, standing=verdict.speedup),
             number(point.memory, standing=verdict.memory),
         ]
@@ -125,7 +125,7 @@ def _figures(row: Comparison) -> list[Cell]:
 
 
 def _own_figures(point: Point) -> list[Cell]:
-    error = number(point.error, 2, f" ± {point.error_std:.2f}")
+    error = number(point.error, 2, point.spread)
     name = words(method_name(point.method))
     return [name, tradeoff_cell(point.tradeoff), EMPTY, error, EMPTY, number(point.speedup), EMPTY, number(point.memory)]
 

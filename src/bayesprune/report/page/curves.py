@@ -146,7 +146,7 @@ def _own_lines(point: Point) -> list[str]:
     seeds = f"{len(point.outcomes)} seed{'s' * (len(point.outcomes) != 1)}"
     return [
         _heading(point.method, point.tradeoff),
-        f"error {point.error:.2f} ± {point.error_std:.2f} %",
+        f"error {point.error:.2f}{point.spread} %",
         f"xFLOPs {point.speedup:.2f}",
         f"memory {point.memory:.2f} %",
         f"kept units {join_units(point.kept)}",
