@@ -260,7 +260,7 @@ def test_onnxruntime_gets_the_exported_model_and_its_inputs(monkeypatch, example
 
 def test_onnxruntime_is_an_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(InputError, match=re.escape("pip install bayesprune[onnx]")):
+    with pytest.raises(InputError, match=re.escape("pip install -e '.[onnx]'")):
         benchmark(nn.Linear(3, 2), torch.rand(1, 3), runtimes=("onnxruntime",), **QUICK)
 
 

@@ -158,7 +158,7 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise StorageError(f"{path} is damaged: {error}") from error
+        raise StorageError(f"{path} is damaged: {error}; put a good copy in its place, or choose another folder") from error
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}; give a TOML file that is there and may be read") from error
     except (ValueError, RecursionError) as error:
-        raise StorageError(f"{path} is not a TOML file: {error}") from error
+        raise StorageError(f"{path} is not a TOML file: {error}; mend it there, or give another file") from error
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:

@@ -114,7 +114,7 @@ def test_missing_package(missing, small_model, small_input, tmp_path, monkeypatc
         return real(name, *arguments)
 
     monkeypatch.setattr(importlib, "import_module", refuse)
-    with pytest.raises(InputError, match=r"pip install bayesprune\[onnx\]"):
+    with pytest.raises(InputError, match=r"pip install -e '\.\[onnx\]'"):
         export_onnx(small_model, small_input, tmp_path / "a.onnx")
 
 

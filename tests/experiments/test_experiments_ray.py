@@ -226,7 +226,7 @@ def test_something_else_answers(command, tmp_path, few_digits, monkeypatch, sche
 
 def test_ray_is_not_installed(command, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert refused(command("sweep", "--seeds", "0", "--out", tmp_path / "sweep", "--engine", "ray"), "pip install bayesprune[ray]")
+    assert refused(command("sweep", "--seeds", "0", "--out", tmp_path / "sweep", "--engine", "ray"), "pip install -e '.[ray]'")
 
 
 def test_engines_by_name(command):

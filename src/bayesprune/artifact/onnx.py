@@ -103,7 +103,9 @@ def required(package: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise InputError(f"export to ONNX needs the package {package} ({error}): pip install bayesprune[onnx]") from error
+        raise InputError(
+            f"export to ONNX needs the package {package} ({error}): install the extra onnx, in a clone with pip install -e '.[onnx]'"
+        ) from error
 
 
 def onnx_content(model: nn.Module, example: ExampleInputs, opset: int = OPSET, dynamic_batch: bool = False) -> bytes:

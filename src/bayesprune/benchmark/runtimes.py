@@ -79,7 +79,9 @@ def _onnxruntime(model: nn.Module, inputs: ExampleInputs) -> Run:
 
         from bayesprune.artifact.onnx import export_onnx
     except ImportError as error:
-        raise InputError(f"the runtime 'onnxruntime' is not there ({error}): pip install bayesprune[onnx]") from error
+        raise InputError(
+            f"the runtime 'onnxruntime' is not there ({error}): install the extra onnx, in a clone with pip install -e '.[onnx]'"
+        ) from error
     if any(tensor.device.type != "cpu" for tensor in tensors_in(inputs)):
         raise InputError("the runtime 'onnxruntime' is measured on the processor: move the model and example_inputs there with .cpu()")
     options = onnxruntime.SessionOptions()

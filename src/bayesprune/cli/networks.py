@@ -10,7 +10,7 @@ from bayesprune.cli.common import err, out, parts
 from bayesprune.errors import DataError, InputError
 from bayesprune.experiments.compacted import NETWORK
 from bayesprune.experiments.deployment import export_deployment, open_deployment
-from bayesprune.experiments.per_input import has_dependent_stage, per_input_of_run
+from bayesprune.experiments.per_input import has_dependent_stage, open_dependent_run, per_input_of_run
 from bayesprune.report.figures.latency_by_work import draw_latency_by_work
 from bayesprune.storage import append_row, exists, is_folder
 
@@ -41,6 +41,16 @@ def bench(
     dependent = is_folder(path) and has_dependent_stage(path)
     if not dependent and (inputs or figure is not None):
         raise InputError(f"--inputs and --figure are for the folder of a run of DBB, which {path} is not")
+    if figure is not None and not is_folder(figure.parent):
+        raise InputError(f"there is no folder {figure.parent} for the figure")
+    run, why_not = None, ""
+    if dependent and inputs != 0:  # Before anything is measured: what cannot be read is said at once.
+        try:
+            run = open_dependent_run(path)
+        except DataError as error:
+            if inputs is not None:
+                raise
+            why_not = f"not measured input by input: {error}"
     measured = benchmark(
         deployment.networks,
         deployment.inputs,
@@ -54,27 +64,18 @@ def bench(
     if rows is not None:
         for row in measured.rows():
             append_row(rows, {"path": path.name, **row})
-    if not dependent or inputs == 0:
+    if why_not:
+        err.print(why_not, highlight=False, soft_wrap=True, markup=False)
+    if run is None:
         return
-    try:
-        _bench_inputs(path, inputs or INPUTS, threads, rows, figure or path / FIGURE)
-    except DataError as error:
-        if inputs is not None:
-            raise
-        err.print(f"not measured input by input: {error}", highlight=False, soft_wrap=True, markup=False)
-
-
-def _bench_inputs(folder: Path, inputs: int, threads: int | None, rows: Path | None, figure: Path) -> None:
-    """The network of a run in all its forms, on single test images."""
-    if not is_folder(figure.parent):
-        raise InputError(f"there is no folder {figure.parent} for the figure")
-    measured = per_input_of_run(folder, inputs, threads=threads, progress=err.is_terminal)
-    out.print(f"\n{measured}", highlight=False, soft_wrap=True, markup=False)
+    by_input = per_input_of_run(run, inputs or INPUTS, threads=threads, progress=err.is_terminal)
+    out.print(f"\n{by_input}", highlight=False, soft_wrap=True, markup=False)
     if rows is not None:
-        for row in measured.rows():
-            append_row(rows, {"path": folder.name, "benchmark": "per_input", **row})
-    draw_latency_by_work(measured.models, figure)
-    out.print(f"latency against work: {figure}", highlight=False, soft_wrap=True, markup=False)
+        for row in by_input.rows():
+            append_row(rows, {"path": path.name, "benchmark": "per_input", **row})
+    drawn = figure or path / FIGURE
+    draw_latency_by_work(by_input.models, drawn)
+    out.print(f"latency against work: {drawn}", highlight=False, soft_wrap=True, markup=False)
 
 
 EXPORT_EXAMPLES = """**Examples**

@@ -23,7 +23,7 @@ SWEEP_EXAMPLES = """**Examples**
 
 `bayesprune sweep --methods bb,vib --factors 0.5,1,2 --seeds 0,1,2` — two methods, three trade-offs each, three seeds
 
-`bayesprune sweep examples/sweep.toml` — the same from a file
+`bayesprune sweep examples/sweep.toml` — what a file asks for
 
 `bayesprune sweep examples/sweep.toml --engine ray` — several shards at a time, on the cores and GPUs of this machine
 

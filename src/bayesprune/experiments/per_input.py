@@ -1,10 +1,11 @@
 """A finished run with input-dependent gates, measured input by input: dense, compacted and adaptive."""
 
 import copy
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bayesprune.adaptive import AdaptiveModel
 from bayesprune.attach import make_dependent
@@ -28,17 +29,30 @@ def has_dependent_stage(folder: Path) -> bool:
     return read_config(folder).method == "dbb"
 
 
-def per_input_of_run(folder: Path, inputs: int, *, threads: int | None = None, progress: bool = False) -> PerInputBenchmark:
-    """Time the networks of a run on test images, one by one.
+@dataclass(frozen=True, eq=False)
+class DependentRun:
+    """A finished run of DBB.
 
-    Args:
-        folder: of a finished run of DBB.
-        inputs: how many of the first test images, at most.
-        threads: processor threads for an operator.
-        progress: show a bar with the time left.
+    Attributes:
+        dense: its pretrained network.
+        gated: its last one.
+        images: of the test.
+        labels: of these.
+    """
+
+    dense: nn.Module
+    gated: nn.Module
+    images: Tensor
+    labels: Tensor
+
+
+def open_dependent_run(folder: Path) -> DependentRun:
+    """The networks and test images of a finished run of DBB.
 
     Raises:
         RunFolderError: a stage of it is not there.
+        DataError: its data set is not.
+        StorageError: a file is damaged.
     """
     config = read_config(folder)
     recipe, data = check_config(config), data_of(config)
@@ -53,14 +67,25 @@ def per_input_of_run(folder: Path, inputs: int, *, threads: int | None = None, p
     model = make_dependent(static)
     load_members(Members([dense]), read_tensors(kept["dense"])[0])
     load_members(Members([model]), read_tensors(kept["dependent"])[0])
-    count = min(inputs, len(images))
+    return DependentRun(dense.eval(), model.eval(), images, labels)
+
+
+def per_input_of_run(run: DependentRun, inputs: int, *, threads: int | None = None, progress: bool = False) -> PerInputBenchmark:
+    """Time the networks of a run on test images, one by one.
+
+    Args:
+        run: of DBB.
+        inputs: how many of the first test images, at most.
+        threads: processor threads for an operator.
+        progress: show a bar with the time left.
+    """
     with with_threads(threads):  # Ways are chosen as they are timed.
-        adaptive = AdaptiveModel(model.eval(), images[-EXAMPLES:])
+        adaptive = AdaptiveModel(run.gated, run.images[-EXAMPLES:])
         networks: dict[str, nn.Module] = {
             "compacted": adaptive.compacted,
             "compacted, light": adaptive.plain,
             "adaptive": adaptive,
-            "gated": model,
-            "dense": dense.eval(),
+            "gated": run.gated,
+            "dense": run.dense,
         }
-        return benchmark_per_input(networks, images[:count], labels[:count], threads=threads, progress=progress)
+        return benchmark_per_input(networks, run.images[:inputs], run.labels[:inputs], threads=threads, progress=progress)

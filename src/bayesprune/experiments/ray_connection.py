@@ -36,7 +36,9 @@ def import_ray(address: str | None) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ClusterError(f"the engine 'ray' needs the package ray ({error}): pip install bayesprune[ray]") from error
+        raise ClusterError(
+            f"the engine 'ray' needs the package ray ({error}): install the extra ray, in a clone with pip install -e '.[ray]'"
+        ) from error
     if address not in (None, "local", "auto"):
         _knock(address)
     return ray

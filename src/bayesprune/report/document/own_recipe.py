@@ -58,7 +58,7 @@ def _target_sheet(network: str, points: Sequence[Point], targets: Sequence[Targe
     headings = ("#error %, wanted", "#xFLOPs, wanted", "ours", "#error %", "#xFLOPs", "#memory %", "#seeds", "beaten")
     note = (
         "Median error over seeds ± the standard error of the mean; beaten means fast enough, and below the target by more than that. "
-        "Which trade-off is to beat which target was fixed before, on validation images or, on LeNet5-Caffe, by sizes alone."
+        "Which trade-off is to beat which target was chosen on validation images or, on LeNet5-Caffe, by sizes alone."
     )
     return sheet(f"Targets on {network}", headings, lines, note)
 
