@@ -283,5 +283,5 @@ def test_command(narrow, images, command, tmp_path, monkeypatch):
     assert refused(command("reproduce", "vgg-cifar100", "--seeds", "9" * 20, *common), "a seed is a whole number")
     assert refused(command("reproduce", "vgg-cifar100", "--precision", "bfloat16", *common), "bfloat16 is for GPUs")
     assert refused(command("reproduce", "lenet-500-300", "--after-activation"), "leave --after-activation out")
-    assert refused(command("reproduce", "lenet-500-300", "--recipe", "smooth", "--shrink"), "leave options that change")
+    assert refused(command("reproduce", "lenet-500-300", "--recipe", "smooth", "--shrink"), "leave --shrink out")
     assert refused(command("reproduce", "vgg-cifar10", "--recipe", "smooth"), "made for lenet-500-300, lenet5-caffe")

@@ -27,7 +27,7 @@ from bayesprune.training.stages import run_stages
 
 FIELDS = {
     "network", "dataset", "method", "tradeoff", "seed", "status", "error", "memory", "kept", "speedup", "macs", "parameters", "epochs",
-    "seconds", "side_by_side", "recipe", "hardware", "device", "torch", "python", "version", "history",
+    "seconds", "side_by_side", "recipe", "hardware", "device", "torch", "python", "version", "history", "placement", "shrink", "precision",
 }  # fmt: skip
 MORE = {"bb": {"thresholds"}, "dbb": {"thresholds", "static_kept"}, "l0": {"soft"}}
 ASKED = small(methods=("dense", "cd", "l0", "bb", "dbb"), tradeoffs={"dense": (None,), "cd": (None,), **TRADEOFFS})

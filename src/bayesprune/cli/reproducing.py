@@ -67,8 +67,10 @@ def reproduce(
         asked = protocol(network, methods=chosen_methods, seeds=chosen_seeds, precision=precision, **about)
     else:
         asked = own_protocol(network, recipe, chosen_seeds)
-        if quick or main_table or after_activation or shrink or methods is not None or precision is not None:
-            raise InputError("--recipe trains BB and DBB with a recipe of our own: leave options that change the paper's protocol out")
+        others = {"quick": quick, "methods": methods, "main-table": main_table, "after-activation": after_activation}
+        in_the_way = [f"--{name}" for name, value in (others | {"shrink": shrink, "precision": precision}).items() if value]
+        if in_the_way:
+            raise InputError(f"--recipe trains BB and DBB with a recipe of our own: leave {', '.join(in_the_way)} out")
     if main_table:
         asked = asked.of_main_table()
     if tradeoffs is not None:
