@@ -10,6 +10,7 @@ from torch import nn
 
 import bayesprune as bp
 from bayesprune.adaptive.model import _looks
+from bayesprune.errors import InputError
 
 
 class WithArgument(nn.Module):
@@ -108,3 +109,13 @@ def test_a_cache_that_is_no_path(cache):
     gated = set_masks(bp.sparsify(nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4)), "bb", example_inputs=x))
     with pytest.raises(bp.BayespruneError, match="cache is the path of a file, or None"):
         bp.AdaptiveModel(gated, x, cache=cache)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_inputs_of_another_shape(batch):
+    torch.manual_seed(0)
+    _, adaptive = adaptive_of(nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 4)), torch.randn(6, 20))
+    with pytest.raises(InputError, match=rf"does not take inputs of shape \({batch}, 21\): its example's were \(6, 20\)"):
+        adaptive(torch.randn(batch, 21))
+    with pytest.raises(RuntimeError, match="dtype"):
+        adaptive(torch.randn(batch, 20).double())

@@ -114,11 +114,22 @@ class AdaptiveModel(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         program = self._programs.get(_batch(args or tuple(kwargs.values())), self.plain.forward)
         if torch.is_autocast_enabled(self._device.type):
-            return self.plain.forward(*args, **kwargs)
+            program = self.plain.forward
         try:
             return program(*args, **kwargs)
         except NothingNeeded:
             return self._known_result(args, kwargs)
+        except RuntimeError as error:
+            self._refuse_other_shapes(args or tuple(kwargs.values()), error)
+            raise
+
+    def _refuse_other_shapes(self, inputs: tuple[Any, ...], error: RuntimeError) -> None:
+        """Say so if inputs that did not go through are not like the example's, the size of the batch apart."""
+        given, known = ([tuple(each.shape) for each in some if isinstance(each, Tensor)] for some in (inputs, self.example))
+        if [shape[1:] for shape in given] != [shape[1:] for shape in known]:
+            raise InputError(
+                f"the network does not take inputs of shape {_shown(given)}: its example's were {_shown(known)}, and the batch may differ"
+            ) from error
 
     def prepare(self, *batch_sizes: int) -> None:
         """Choose ways for batches of these sizes, which takes a few seconds where layers were not measured before.
@@ -248,6 +259,10 @@ def _refresh(model: AdaptiveModel, _keys: Any) -> None:
     """After weights were loaded, of which the adaptive form holds copies."""
     model._rewrite()
     model._forget()
+
+
+def _shown(shapes: list[tuple[int, ...]]) -> str:
+    return ", ".join(map(str, shapes)) or "none"
 
 
 def _batch(inputs: tuple[Any, ...]) -> int:
