@@ -52,3 +52,8 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """The end of a message about an unknown name: the known one that is closest to it, if any is."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def how_to_install(extra: str) -> str:
+    """The end of a message about a package that an extra of ours brings."""
+    return f"install the extra {extra}, in a clone with pip install -e '.[{extra}]'"

@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 
 from bayesprune.graph.binding import function_of
 from bayesprune.graph.layer_types import ACTIVATIONS, CONVOLUTIONS, DROPOUTS, POOLINGS, positional_dimensions
-from bayesprune.graph.vocabulary import ELEMENTWISE, POOLING
+from bayesprune.graph.vocabulary import ELEMENTWISE, POOLING, pooled_dimensions
 
 Operation: TypeAlias = Callable[[Tensor], Tensor]
 """One that works on every channel alone and leaves zeros zero."""
@@ -239,7 +239,7 @@ class _Walk:
             fits = isinstance(layer, allowed) and not isinstance(layer, nn.FeatureAlphaDropout)
             fits = fits and not self._mixes_channels(positional_dimensions(layer))
         else:
-            fits = word in ELEMENTWISE - {"to"} or (images and word in POOLING and not self._mixes_channels(int(str(word)[-2])))
+            fits = word in ELEMENTWISE - {"to"} or (images and word in POOLING and not self._mixes_channels(pooled_dimensions(word)))
             fits = fits and len(node.all_input_nodes) == 1
             operation = _Called(node.target, node.args[1:], dict(node.kwargs)) if fits else _flat
         if not fits:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesprune.gates import Gate, require_gates
+from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
 from bayesprune.prediction import evaluating
 
 
@@ -29,6 +30,11 @@ def unit_activations(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
         for hook in hooks:
             hook.remove()
     return {name: arrived[name] for name in found if name in arrived}
+
+
+def dependent_gates(model: nn.Module) -> dict[str, DependentBetaBernoulli]:
+    """The gates of a model that depend on the input, by name in network order."""
+    return {name: gate for name, gate in require_gates(model).items() if isinstance(gate, DependentBetaBernoulli)}
 
 
 def _record(arrived: dict[str, Tensor], name: str, gate: Gate, inputs: tuple[Any, ...]) -> None:

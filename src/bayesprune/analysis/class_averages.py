@@ -10,10 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bayesprune.analysis.activations import unit_activations
+from bayesprune.analysis.activations import dependent_gates, unit_activations
 from bayesprune.analysis.probabilities import probability_stages
-from bayesprune.gates import require_gates
-from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
 
 _FLAT = 1e-6
 """Averages that differ by less than this from unit to unit are the same but for rounding."""
@@ -48,7 +46,7 @@ def class_averages(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], n
         batches: inputs and labels.
         num_classes: how many the labels tell apart.
     """
-    dependent = {name: gate for name, gate in require_gates(model).items() if isinstance(gate, DependentBetaBernoulli)}
+    dependent = dependent_gates(model)
     kept = {name: gate.keep() for name, gate in dependent.items()}
     sums = {name: torch.zeros(num_classes, int(kept[name].sum()), dtype=torch.float64) for name in dependent}
     sizes = torch.zeros(num_classes, dtype=torch.float64)

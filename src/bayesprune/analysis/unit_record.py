@@ -6,11 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bayesprune.analysis.activations import unit_activations
+from bayesprune.analysis.activations import dependent_gates, unit_activations
 from bayesprune.analysis.class_averages import ClassAverages, class_averages
 from bayesprune.analysis.probabilities import probability_stages
-from bayesprune.gates import require_gates
-from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +47,7 @@ def record_units(
         count: inputs of each class at most.
     """
     inputs, labels = _first_of(batches, classes, count)
-    dependent = [(name, gate) for name, gate in require_gates(model).items() if isinstance(gate, DependentBetaBernoulli)]
+    dependent = list(dependent_gates(model).items())
     chosen = [dependent[layer - 1] for layer in layers if layer <= len(dependent)]
     uses = {}
     if len(inputs):

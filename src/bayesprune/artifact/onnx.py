@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from bayesprune.artifact.file import file_to_write
 from bayesprune.artifact.network import LoadedNetwork
-from bayesprune.errors import InputError
+from bayesprune.errors import InputError, how_to_install
 from bayesprune.example_inputs import ExampleInputs, arguments, batch_size, first_line, tensors_in, with_batch_size
 from bayesprune.gates import gates
 from bayesprune.graph.calls import run_example
@@ -103,9 +103,7 @@ def required(package: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise InputError(
-            f"export to ONNX needs the package {package} ({error}): install the extra onnx, in a clone with pip install -e '.[onnx]'"
-        ) from error
+        raise InputError(f"export to ONNX needs the package {package} ({error}): {how_to_install('onnx')}") from error
 
 
 def onnx_content(model: nn.Module, example: ExampleInputs, opset: int = OPSET, dynamic_batch: bool = False) -> bytes:

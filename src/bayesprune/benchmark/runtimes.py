@@ -12,7 +12,7 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from bayesprune.errors import InputError
+from bayesprune.errors import InputError, how_to_install
 from bayesprune.example_inputs import ExampleInputs, arguments, first_line, tensors_in
 
 Run: TypeAlias = Callable[[], object]
@@ -79,9 +79,7 @@ def _onnxruntime(model: nn.Module, inputs: ExampleInputs) -> Run:
 
         from bayesprune.artifact.onnx import export_onnx
     except ImportError as error:
-        raise InputError(
-            f"the runtime 'onnxruntime' is not there ({error}): install the extra onnx, in a clone with pip install -e '.[onnx]'"
-        ) from error
+        raise InputError(f"the runtime 'onnxruntime' is not there ({error}): {how_to_install('onnx')}") from error
     if any(tensor.device.type != "cpu" for tensor in tensors_in(inputs)):
         raise InputError("the runtime 'onnxruntime' is measured on the processor: move the model and example_inputs there with .cpu()")
     options = onnxruntime.SessionOptions()

@@ -102,8 +102,7 @@ class Fleet:
         methods = "BB, then DBB" if self.method == "dbb" else self.method.upper() if self.method != DENSE else "pretraining"
         if len(self.members) > 1:
             return f"{methods}, {len(self.members)} models side by side"
-        ((tradeoff, seed),) = self.members
-        return f"{methods}{'' if tradeoff is None else f' at {tradeoff}'}, seed {seed}"
+        return Entry(methods, *self.members[0]).title
 
     @property
     def methods(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from io import StringIO
 from typing import Any, TextIO, cast
 from urllib.parse import urlsplit
 
-from bayesprune.errors import ClusterError
+from bayesprune.errors import ClusterError, how_to_install
 from bayesprune.example_inputs import first_line
 
 _SECONDS_TO_ANSWER = 5.0
@@ -36,9 +36,7 @@ def import_ray(address: str | None) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ClusterError(
-            f"the engine 'ray' needs the package ray ({error}): install the extra ray, in a clone with pip install -e '.[ray]'"
-        ) from error
+        raise ClusterError(f"the engine 'ray' needs the package ray ({error}): {how_to_install('ray')}") from error
     if address not in (None, "local", "auto"):
         _knock(address)
     return ray

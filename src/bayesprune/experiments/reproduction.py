@@ -74,7 +74,7 @@ def run_reproduction(
         device=device,
         data_dir=data_dir,
         before_norm=protocol.placement == "before norm",
-        shrink=protocol.recipe.shrink,
+        shrink=protocol.shrink,
         precision=protocol.precision,
     )
     configuration = _configuration(protocol, data_dir)

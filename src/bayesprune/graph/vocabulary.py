@@ -338,3 +338,8 @@ MOVEMENT = frozenset((
 POOLING = frozenset(f"{kind}{dims}d" for kind in ("max_pool", "avg_pool", "adaptive_avg_pool") for dims in (1, 2, 3))
 HOMOGENEOUS = frozenset({"relu", "leaky_relu"})
 """f(s x) = s f(x) for s > 0, among the functions that work element by element."""
+
+
+def pooled_dimensions(word: str | None) -> int | None:
+    """How many dimensions of positions a pooling among the functions works on; None for another one. See ``positional_dimensions``."""
+    return int(word[-2]) if word in POOLING else None

@@ -22,7 +22,7 @@ from bayesprune.graph.layer_types import (
     UPSAMPLINGS,
     positional_dimensions,
 )
-from bayesprune.graph.vocabulary import ELEMENTWISE, FUNCTIONS, MOVEMENT, POOLING
+from bayesprune.graph.vocabulary import ELEMENTWISE, FUNCTIONS, MOVEMENT, POOLING, pooled_dimensions
 from bayesprune.removal.analysis import Analysis, is_number, shape_of, tensor_inputs
 from bayesprune.removal.rules.contract import Attribute, Number, Output, Placeholder, Rule, Size
 from bayesprune.removal.rules.elementwise import Activation, Combination
@@ -136,7 +136,8 @@ def _is_batched(analysis: Analysis, node: fx.Node) -> bool:
     rank = len(shape_of(node))
     if node.op != "call_module":
         function = function_of(node.op, node.target)
-        return rank == int(function.name[-2]) + 2 if function is not None and function.name in POOLING else rank > 2
+        pooled = None if function is None else pooled_dimensions(function.name)
+        return rank > 2 if pooled is None else rank == pooled + 2
     layer = analysis.layer(node)
     if isinstance(layer, (*CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS)):
         return rank == layer.weight.ndim

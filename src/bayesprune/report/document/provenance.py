@@ -31,7 +31,7 @@ def seconds_sheet(rows: Sequence[ResultRow]) -> Sheet:
     lines = []
     for method in METHODS:
         own = [row for row in rows if row.method == method]
-        shares = _shares(own)
+        shares = seconds_shares(own)
         if not shares:
             continue
         fleets = sorted({row.side_by_side for row in own})
@@ -57,14 +57,14 @@ def seconds_sheet(rows: Sequence[ResultRow]) -> Sheet:
 
 def seconds_together(rows: Sequence[ResultRow]) -> str:
     """How long all took, in a sentence."""
-    total, first = sum(_shares(rows)), sum(map(_first_epoch, rows))
+    total, first = sum(seconds_shares(rows)), sum(map(_first_epoch, rows))
     return (
         f"All {len(rows)} models together took {total:,.0f} seconds ({total / 60:.1f} minutes), of which {first:,.0f} in first epochs, "
         "where the step is compiled on a GPU."
     )
 
 
-def _shares(rows: Sequence[ResultRow]) -> list[float]:
+def seconds_shares(rows: Sequence[ResultRow]) -> list[float]:
     """What each row has of the seconds of its fleet."""
     return [row.seconds / row.side_by_side for row in rows if row.seconds is not None]
 

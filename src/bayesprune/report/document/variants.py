@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from bayesprune.experiments.rows import ResultRow
 from bayesprune.report.comparison.points import method_name, points_of
+from bayesprune.report.document.provenance import seconds_shares
 from bayesprune.report.document.sheets import Cell, Sheet, number, sheet, tradeoff_cell, words
 
 
@@ -33,7 +34,6 @@ def _kind(row: ResultRow) -> tuple[str | None, bool]:
 
 def _line(group: Sequence[ResultRow]) -> list[Cell]:
     (point,) = points_of(group)
-    seconds = [row.seconds / row.side_by_side for row in group if row.seconds is not None]
     return [
         words(method_name(point.method)),
         tradeoff_cell(point.tradeoff),
@@ -43,5 +43,5 @@ def _line(group: Sequence[ResultRow]) -> list[Cell]:
         number(point.error),
         number(point.speedup),
         number(point.memory),
-        number(statistics.median(seconds), 0),
+        number(statistics.median(seconds_shares(group)), 0),
     ]
