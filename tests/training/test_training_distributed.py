@@ -192,11 +192,11 @@ def test_shares_are_neighbours_and_cover_a_batch_once(total, size):
     assert all(share.samples == 1 for share in shares if not share.counted)
 
 
-def torchrun(*arguments, processes=2):
-    """The command in several processes."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m", "bayesprune"]
+def torchrun(*arguments, processes=2, program=("-m", "bayesprune")):
+    """The command, or another program, in several processes."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     return subprocess.Popen(
-        [*launcher, *map(str, arguments)],
+        [*launcher, *map(str, program), *map(str, arguments)],
         env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -213,6 +213,25 @@ def test_torchrun_starts_a_run(tmp_path, digits_folder):
     assert err.count("run folder:") == 1
     assert "Warning" not in err
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["processes"] == 2
+
+
+FIT_AGAIN = """
+import os
+import rank_work
+from pathlib import Path
+kept = [[stage["error"] for stage in rank_work.fitted().stages] for _ in range(3)]
+Path(os.environ["FOLDER"], os.environ["RANK"]).write_text(str(all(each == kept[0] for each in kept)))
+"""
+
+
+def test_a_script_may_fit_several_times(tmp_path, monkeypatch):
+    """The addresses of the processes' first meeting are no good for the second."""
+    (tmp_path / "script.py").write_text(FIT_AGAIN)
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    process = torchrun(program=[tmp_path / "script.py"])
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["True", "True"]
 
 
 @pytest.mark.slow

@@ -1,11 +1,13 @@
 """The processes that train one model together: who they are, and what the first of them does for all."""
 
+import itertools
 import os
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -22,6 +24,7 @@ _TIMEOUT = timedelta(minutes=30)
 _FAREWELL = timedelta(seconds=10)
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What ``torchrun`` sets for each process."""
+_meetings = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,19 @@ def launched() -> Iterator[Ranks]:
 def _join() -> None:
     gpus = torch.cuda.is_available() and dist.is_nccl_available()
     try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=_TIMEOUT)
+        store, rank, size = _meeting_place()
+        # The addresses of a group that has ended stay in the store, so every group has a part of it for itself.
+        part = dist.PrefixStore(f"bayesprune/{next(_meetings)}", store)  # type: ignore[attr-defined]
+        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=_TIMEOUT, store=part, rank=rank, world_size=size)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"this process cannot join the others that torchrun started: {reason}") from error
+
+
+@cache
+def _meeting_place() -> tuple[Any, int, int]:
+    """The store that the processes have in common, the number of this one, and how many there are."""
+    from torch.distributed.rendezvous import rendezvous  # Not there if torch was built without torch.distributed.
+
+    found: tuple[Any, int, int] = next(rendezvous("env://", timeout=_TIMEOUT))
+    return found
