@@ -14,9 +14,9 @@ import bayesprune as bp
 from bayesprune.adaptive.choice import Choice, Line
 from bayesprune.adaptive.layers import AdaptiveLayer
 from bayesprune.adaptive.rewriting import Rewritten, rewrite
-from bayesprune.adaptive.ways import FUSED, GATHER
+from bayesprune.adaptive.ways import FUSED, GATHER, PRODUCT, Way
 
-WAYS = ("gather", "fused", "groups", "full")
+WAYS = ("gather", "product", "fused", "groups", "groups of products", "full")
 BOUNDS = {torch.float32: 1e-5, torch.float64: 1e-12}
 KINDS = ("some", "none", "all")
 PRUNED = -15.0
@@ -39,12 +39,17 @@ class _Grouping(Choice):
 
 
 def choice_of(way: str, layer: AdaptiveLayer, size: int) -> Choice:
-    """Of one way whatever is needed; a layer that has no fused one gathers."""
-    if way == "groups":
-        return _Grouping(size, 1.0, 0.0)
+    """Of one way whatever is needed; a layer that has not got it gathers."""
     if way == "full":
         return Choice(size, 1.0, 0.0, {GATHER: Line(2.0, 0.0)})
-    return Choice(size, 1.0, 0.0, {FUSED if way == "fused" and FUSED in layer.ways else GATHER: Line(0.0, 0.0)})
+    kinds: dict[str, tuple[type[Choice], Way]] = {
+        "product": (Choice, PRODUCT),
+        "fused": (Choice, FUSED),
+        "groups": (_Grouping, GATHER),
+        "groups of products": (_Grouping, PRODUCT),
+    }
+    kind, wanted = kinds.get(way, (Choice, GATHER))
+    return kind(size, 1.0, 0.0, {wanted if wanted in layer.ways else GATHER: Line(0.0, 0.0)})
 
 
 def force(adaptive: bp.AdaptiveModel, way: str, *sizes: int) -> bp.AdaptiveModel:

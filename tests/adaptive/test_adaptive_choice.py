@@ -53,6 +53,8 @@ def test_no_line_promises_less_than_nothing(points):
         ({"gather": Line(2.0, 1.0)}, 7, 7, "gather", 1 + 9),
         ({"gather": Line(2.0, 1.0)}, 8, 8, None, 1 + 10),
         ({"fused": Line(1.0, 0.5)}, 1, 17, "fused", 1 + 9.5),
+        ({"gather": Line(2.0, 1.0), "product": Line(0.0, 2.0)}, 1, 1, "product", 1 + 2),  # 2 against 3.
+        ({"gather": Line(2.0, 1.0), "product": Line(0.0, 2.0)}, 3, 9, "gather", 1 + 5),  # 5 against 6, whatever inputs need added up.
         ({}, 0, 0, None, 1 + 10),
     ],
 )
@@ -89,7 +91,20 @@ def test_groups_pay_if_all_of_them_take_less_than_the_whole(full, groups, pays):
     assert Choice(4, full, 0.0, {"gather": Line(2.0, 1.0)}).groups_pay(groups) is pays
 
 
-def test_groups_are_gathered_or_not_made():
+def test_every_group_takes_its_fastest_way():
+    choice = Choice(4, 8.0, 0.0, {"gather": Line(2.0, 1.0), "product": Line(1.0, 2.0), "fused": Line(0.0, 0.0)})
+    assert choice.way_of_group(2, 1) == (2.0, "product")  # 1 + 2/2 against 2 + 1/2.
+    assert choice.way_of_group(2, 8) == (6.0, "gather")  # 2 + 8/2 against 1 + 16/2.
+    assert choice.most_groups == 8.0
+    assert choice.groups_could_pay(11)  # 2 * 1 + 2 * 11 / 4 < 8
+    assert choice.groups_could_pay(15)  # 2 * 2 + 15 / 4 < 8
+    assert not choice.groups_could_pay(16)
+    assert choice.groups_pay([(2, 1), (2, 7)])  # 2 + 5.5
+    assert not choice.groups_pay([(2, 1), (2, 8)])
+
+
+def test_groups_are_not_fused():
+    assert Choice(4, 1e9, 0.0, {"fused": Line(0.0, 0.0)}).most_groups == 0.0
     assert not Choice(4, 1e9, 0.0, {"fused": Line(0.0, 0.0)}).groups_pay([(2, 1), (2, 1)])
 
 

@@ -114,14 +114,24 @@ def test_a_single_unit_of_tokens_is_the_last_dimension(shape, way):
 
 
 @pytest.mark.parametrize("needed", [0, 1, 3, UNITS])
-@pytest.mark.parametrize("case", ["linear", "linear of tokens", "linear of flattened images", "convolution", "convolution of a volume"])
-def test_operations_are_in_proportion_to_the_units_that_are_needed(case, needed):
+@pytest.mark.parametrize(
+    ("case", "way"),
+    [
+        *(
+            (case, "gather")
+            for case in ("linear", "linear of tokens", "linear of flattened images", "convolution", "convolution of a volume")
+        ),
+        ("convolution", "product"),
+        ("convolution with all options", "product"),
+    ],
+)
+def test_operations_are_in_proportion_to_the_units_that_are_needed(case, way, needed):
     parts = parts_of(case)
     (layer,) = parts.layers
     x, mask = torch.randn(1, *CASES[case][0]), (torch.arange(UNITS) < needed).float()[None]
     with FlopCounterMode(display=False) as whole:
         parts.network(x, mask)
-    layer.choices[1] = choice_of("gather", layer, 1)
+    layer.choices[1] = choice_of(way, layer, 1)
     layer.decides = False
     with FlopCounterMode(display=False) as part:
         layer(x, mask)

@@ -14,7 +14,7 @@ from bayesprune.adaptive import slices as module
 from bayesprune.adaptive.slices import Slices
 
 UNITS, OUTPUTS = 6, 3
-BY_UNIT = torch.randn(UNITS, 2, OUTPUTS, 3, 3, generator=torch.Generator().manual_seed(0))
+BY_UNIT = torch.randn(UNITS, 2, 3, 3, OUTPUTS, generator=torch.Generator().manual_seed(0))
 OF_ONE = BY_UNIT[:1].nbytes
 
 
@@ -32,7 +32,7 @@ def room_for_two(monkeypatch):
 def test_weights_of_units_as_a_convolution_takes_them(units):
     part = Slices().of(numbers(*units), BY_UNIT)
     assert part.is_contiguous()
-    assert torch.equal(part, torch.cat([BY_UNIT[unit] for unit in units]).transpose(0, 1))
+    assert torch.equal(part, torch.cat([BY_UNIT[unit] for unit in units]).movedim(-1, 0))
 
 
 def test_a_mask_that_comes_again_is_not_cut_again():
@@ -92,7 +92,7 @@ def test_what_was_cut_in_inference_mode_can_be_differentiated_through():
 def test_threads_may_share_them(room_for_two):
     def cut(number):
         unit = number % UNITS
-        return torch.equal(room_for_two.of(numbers(unit), BY_UNIT), BY_UNIT[unit].transpose(0, 1))
+        return torch.equal(room_for_two.of(numbers(unit), BY_UNIT), BY_UNIT[unit].movedim(-1, 0))
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(cut, range(400)))

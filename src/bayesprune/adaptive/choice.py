@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bayesprune.adaptive.ways import FUSED, GATHER, Way
+from bayesprune.adaptive.ways import FUSED, Way
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Choice:
         batch: the size of the batches.
         full: the layer as a whole, mask included.
         look: finding out which units are needed.
-        ways: gathering over the units that any input needs, the fused way over those of all inputs added up.
+        ways: each over the units that any input needs, the fused way over those of all inputs added up.
     """
 
     batch: int
@@ -49,30 +49,38 @@ class Choice:
 
     def way_for(self, union: int, total: int | None = None) -> Way | None:
         """The fastest way, if so many units are needed by any input, and so many by all added up; None for the layer as a whole."""
-        fastest, way = self.full, None
-        if GATHER in self.ways and (seconds := self.ways[GATHER].at(union)) < fastest:
-            fastest, way = seconds, GATHER
-        if FUSED in self.ways and self.ways[FUSED].at(union if total is None else total) < fastest:
-            way = FUSED
-        return way
+        return self._fastest(union, union if total is None else total)[1]
 
     def expected(self, union: int, total: int) -> float:
         """Seconds if the fastest way is chosen for every batch."""
-        way = self.way_for(union, total)
-        return self.look + (self.full if way is None else self.ways[way].at(total if way == FUSED else union))
+        return self.look + self._fastest(union, total)[0]
+
+    def _fastest(self, union: int, total: int) -> tuple[float, Way | None]:
+        fastest: tuple[float, Way | None] = (self.full, None)
+        for way, line in self.ways.items():
+            seconds = line.at(total if way == FUSED else union)
+            if seconds < fastest[0]:
+                fastest = seconds, way
+        return fastest
+
+    @property
+    def _of_groups(self) -> dict[Way, Line]:
+        """The ways that groups of inputs can take."""
+        return {way: line for way, line in self.ways.items() if way != FUSED}
 
     def groups_could_pay(self, total: int) -> bool:
         """Whether groups are worth looking for, if inputs need so many units added up: two without a unit too many must be faster."""
-        return GATHER in self.ways and 2 * self.ways[GATHER].start + self.ways[GATHER].slope * total / self.batch < self.full
+        return any(2 * line.start + line.slope * total / self.batch < self.full for line in self._of_groups.values())
 
     @property
     def most_groups(self) -> float:
         """Beyond so many, the calls alone take longer than the layer as a whole."""
-        return self.full / max(self.ways[GATHER].start, 1e-9) if GATHER in self.ways else 0.0
+        return self.full / max(min((line.start for line in self._of_groups.values()), default=float("inf")), 1e-9)
+
+    def way_of_group(self, inputs: int, units: int) -> tuple[float, Way]:
+        """Seconds for a group of so many inputs that need so many units, and the way that takes them."""
+        return min((line.start + line.slope * units * inputs / self.batch, way) for way, line in self._of_groups.items())
 
     def groups_pay(self, groups: Sequence[tuple[int, int]]) -> bool:
         """Whether it is faster to compute groups of so many inputs, with so many units each, one after the other."""
-        if GATHER not in self.ways:
-            return False
-        line = self.ways[GATHER]
-        return sum(line.start + line.slope * units * inputs / self.batch for inputs, units in groups) < self.full
+        return bool(self._of_groups) and sum(self.way_of_group(*group)[0] for group in groups) < self.full

@@ -123,7 +123,8 @@ class _GatheringLayer(nn.Module):
         unneeded = torch.zeros_like(masks[0])
         unneeded[int(masks.count_nonzero(dim=0).argmax())] = -1.0  # No mask is negative.
         self.register_buffer("unneeded", unneeded)
-        self.register_buffer("by_unit", layer.by_unit.squeeze(1))
+        by_unit = layer.by_unit.squeeze(1)
+        self.register_buffer("by_unit", by_unit if self.convolution is None else by_unit.movedim(-1, 1).contiguous())
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         factors = mask[0]

@@ -11,7 +11,7 @@ from bayesprune.adaptive.choice import Choice
 from bayesprune.adaptive.grouping import grouped
 from bayesprune.adaptive.segments import Segment
 from bayesprune.adaptive.slices import Slices
-from bayesprune.adaptive.ways import FUSED, GATHER, Way
+from bayesprune.adaptive.ways import FUSED, GATHER, PRODUCT, Way
 
 CONVOLVE: Mapping[int, Callable[..., Tensor]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
 _SUM = 0
@@ -44,7 +44,7 @@ class AdaptiveLayer(nn.Module):
         self.register_buffer("selection", segment.selection, persistent=False)
         self.register_buffer("by_unit", torch.empty(0), persistent=False)
         self.refresh()
-        self.ways: tuple[Way, ...] = (FUSED, GATHER) if self._takes_numbers else (GATHER,)
+        self.ways: tuple[Way, ...] = (GATHER, FUSED) if self._takes_numbers else (GATHER, PRODUCT) if self._has_patches else (GATHER,)
         self.choices: dict[int, Choice] = {}
         """What to do for batches of a size; others are computed in full."""
         self.slices = Slices()
@@ -54,10 +54,15 @@ class AdaptiveLayer(nn.Module):
         """Whether an input of the layer is one number a unit."""
         return self.rank == 2 and self.each == 1 and isinstance(self.layer, nn.Linear)
 
+    @property
+    def _has_patches(self) -> bool:
+        """Whether the layer is a convolution that can be written as a product."""
+        return isinstance(self.layer, nn.Conv2d) and not isinstance(self.layer.padding, str)
+
     @torch.no_grad()
     def refresh(self) -> None:
-        """Take over the layer's weights: (units, inputs of a unit, outputs, ...), zeros for inputs that the layer does not have."""
-        inputs = self.layer.weight.transpose(0, 1)  # type: ignore[operator]
+        """Take over the layer's weights: (units, inputs of a unit, ..., outputs), zeros for inputs that the layer does not have."""
+        inputs = self.layer.weight.movedim(0, -1)  # type: ignore[operator]
         whole = inputs.new_zeros((self.units * self.each, *inputs.shape[1:]))
         whole[self.places] = inputs
         self.by_unit = whole.view(self.units, self.each, *inputs.shape[1:])
@@ -75,7 +80,7 @@ class AdaptiveLayer(nn.Module):
             return self.from_units(way, x, mask, units)
         groups = grouped(mask != 0, choice.most_groups) if x.shape[0] > 1 and choice.groups_could_pay(total) else []
         if len(groups) > 1 and choice.groups_pay([(len(rows), len(own)) for rows, own in groups]):
-            return self._in_groups(x, mask, groups)
+            return self._in_groups(choice, x, mask, groups)
         return self.in_full(x, mask)
 
     def in_full(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -89,21 +94,33 @@ class AdaptiveLayer(nn.Module):
 
     def from_units(self, way: Way, x: Tensor, mask: Tensor, units: Tensor) -> Tensor:
         """From these units, which are all that any input of the batch needs."""
-        if way == GATHER:
-            return self._gathered(x, mask, units)
-        return self._fused(x, mask, units) if x.shape[0] == 1 else self._fused_batch(x, mask, mask != 0)
-
-    def _gathered(self, x: Tensor, mask: Tensor, units: Tensor) -> Tensor:
+        if way == FUSED:
+            return self._fused(x, mask, units) if x.shape[0] == 1 else self._fused_batch(x, mask, mask != 0)
         if units.shape[0] == 0:
             units = units.new_zeros(1)  # A channel of zeros: the result is the bias, in its shape.
         y = x.index_select(self.channel_dim, units) * self._spread(mask.index_select(1, units))
         for operation in self.operations:
             y = operation(y)
+        return self._product(y, units) if way == PRODUCT else self._gathered(y, units)
+
+    def _gathered(self, y: Tensor, units: Tensor) -> Tensor:
         layer: Any = self.layer
         if isinstance(layer, nn.Linear):
             return F.linear(y, self.by_unit.index_select(0, units).flatten(0, 1).T, layer.bias)
         weight = self.slices.of(units, self.by_unit)
         return CONVOLVE[weight.ndim](y, weight, layer.bias, layer.stride, layer.padding, layer.dilation)
+
+    def _product(self, y: Tensor, units: Tensor) -> Tensor:
+        layer: Any = self.layer
+        about = (layer.kernel_size, layer.dilation, layer.padding, layer.stride)
+        patches = F.unfold(y, *about).mT
+        weights = self.by_unit.index_select(0, units).view(patches.shape[2], -1)
+        # For one input neither factor is copied.
+        products = (patches[0] @ weights)[None] if y.shape[0] == 1 else patches @ weights
+        if layer.bias is not None:
+            products = products + layer.bias
+        sizes = (_positions(*each) for each in zip(y.shape[2:], *about, strict=True))
+        return products.mT.reshape(y.shape[0], -1, *sizes)
 
     def _fused(self, x: Tensor, mask: Tensor, units: Tensor) -> Tensor:
         values = x[0].index_select(0, units) * mask[0].index_select(0, units)
@@ -122,8 +139,12 @@ class AdaptiveLayer(nn.Module):
         bias = self.layer.bias
         return result if bias is None else result + bias  # type: ignore[operator]
 
-    def _in_groups(self, x: Tensor, mask: Tensor, groups: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        parts = [self._gathered(x.index_select(0, rows), mask.index_select(0, rows), units) for rows, units in groups]
+    def _in_groups(self, choice: Choice, x: Tensor, mask: Tensor, groups: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        ways = [choice.way_of_group(len(rows), len(units))[1] for rows, units in groups]
+        parts = [
+            self.from_units(way, x.index_select(0, rows), mask.index_select(0, rows), units)
+            for way, (rows, units) in zip(ways, groups, strict=True)
+        ]
         order = torch.argsort(torch.cat([rows for rows, _ in groups]))
         return torch.cat(parts).index_select(0, order)
 
@@ -139,6 +160,11 @@ class AdaptiveLayer(nn.Module):
         super()._apply(*arguments, **keywords)  # type: ignore[no-untyped-call]
         self.refresh()
         return self
+
+
+def _positions(size: int, kernel: int, dilation: int, padding: int, stride: int) -> int:
+    """Of a convolution's result along a dimension."""
+    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
 def needed_units(mask: Tensor) -> tuple[Tensor, int]:

@@ -55,4 +55,4 @@ class Slices:
 
 def _cut(units: Tensor, by_unit: Tensor) -> Tensor:
     with torch.inference_mode(False):  # They may be kept for a call that is differentiated.
-        return by_unit.index_select(0, units).flatten(0, 1).transpose(0, 1).contiguous()
+        return by_unit.index_select(0, units).flatten(0, 1).movedim(-1, 0).contiguous()
