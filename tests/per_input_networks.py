@@ -14,9 +14,9 @@ import bayesprune as bp
 from bayesprune.adaptive.choice import Choice, Line
 from bayesprune.adaptive.layers import AdaptiveLayer
 from bayesprune.adaptive.rewriting import Rewritten, rewrite
-from bayesprune.adaptive.ways import FUSED, GATHER, PRODUCT, Way
+from bayesprune.adaptive.ways import FUSED, GATHER, PRODUCT, WHOLE, Way
 
-WAYS = ("gather", "product", "fused", "groups", "groups of products", "full")
+WAYS = ("gather", "product", "whole product", "fused", "groups", "groups of products", "full")
 BOUNDS = {torch.float32: 1e-5, torch.float64: 1e-12}
 KINDS = ("some", "none", "all")
 PRUNED = -15.0
@@ -44,6 +44,7 @@ def choice_of(way: str, layer: AdaptiveLayer, size: int) -> Choice:
         return Choice(size, 1.0, 0.0, {GATHER: Line(2.0, 0.0)})
     kinds: dict[str, tuple[type[Choice], Way]] = {
         "product": (Choice, PRODUCT),
+        "whole product": (Choice, WHOLE),
         "fused": (Choice, FUSED),
         "groups": (_Grouping, GATHER),
         "groups of products": (_Grouping, PRODUCT),

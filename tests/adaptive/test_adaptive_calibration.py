@@ -16,7 +16,11 @@ from bayesprune.adaptive import calibration as module
 from bayesprune.adaptive.calibration import Calibration, usual_path
 from bayesprune.errors import StorageError
 
-FOUND = {"full": 3.0, "look": 1.0, "ways": {"gather": [0.5, 0.25], "fused": [0.25, 0.5], "product": [0.5, 0.5]}}
+FOUND = {
+    "full": 3.0,
+    "look": 1.0,
+    "ways": {"gather": [0.5, 0.25], "fused": [0.25, 0.5], "product": [0.5, 0.5], "whole product": [2.0, 0.0]},
+}
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["full", "look", "ways", "gather", "fused"]), inner),
@@ -66,7 +70,7 @@ def assert_is_found(choice):
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(
     ("following", "shape", "ways"),
-    [(nn.Linear(8, 4), (2, 8), {"gather", "fused"}), (nn.Conv2d(8, 4, 3), (2, 8, 5, 5), {"gather", "product"})],
+    [(nn.Linear(8, 4), (2, 8), {"gather", "fused"}), (nn.Conv2d(8, 4, 3), (2, 8, 5, 5), {"gather", "product", "whole product"})],
 )
 def test_a_layer_is_measured_in_all_its_ways(following, shape, ways, batch):
     choice = chosen(None, *part(following, shape), batch=batch)

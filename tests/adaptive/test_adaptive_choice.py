@@ -69,6 +69,14 @@ def test_for_one_input_the_units_of_all_are_its_own():
     assert [choice.way_for(units) for units in (0, 17, 18)] == ["fused", "fused", None]
 
 
+def test_a_whole_product_leaves_nothing_out():
+    choice = Choice(1, full=10.0, look=1.0, ways={"gather": Line(2.0, 1.0), "whole product": Line(4.0, 0.0)})
+    assert [choice.way_for(units) for units in (1, 3, 100)] == ["gather", "whole product", "whole product"]
+    assert [choice.leaves_out(units) for units in (1, 3, 100)] == [True, False, False]
+    assert not Choice(1, full=1.0, look=0.0, ways={"gather": Line(2.0, 1.0)}).leaves_out(0)
+    assert not Choice(4, 10.0, 0.0, {"whole product": Line(0.0, 0.0)}).groups_could_pay(0)
+
+
 @given(full=SECONDS, look=SECONDS, gather=LINES, fused=LINES, union=st.integers(0, 50), more=st.integers(0, 500))
 def test_no_way_is_faster_than_the_chosen_one(full, look, gather, fused, union, more):
     choice = Choice(8, full, look, {"gather": gather, "fused": fused})

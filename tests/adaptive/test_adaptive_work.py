@@ -41,6 +41,15 @@ def test_what_is_executed_depends_on_the_ways_that_are_chosen():
         assert torch.equal(work.executed, work.needed if way == "gather" else torch.full_like(work.needed, work.compacted))
 
 
+@pytest.mark.parametrize("way", ["gather", "product", "whole product", "full"])
+def test_what_is_executed_is_what_torch_counts(way):
+    adaptive = force(adapt(*from_gallery("vgg")), way, 1)
+    adaptive.plans[1] = ExecutionPlan(1, (), (), 2.0, 1.0)
+    work = count_work(adaptive, *adaptive.example)
+    for row, x in enumerate(adaptive.example[0].split(1)):
+        assert 2 * int(work.compacted - work.executed[row]) == flops(adaptive.plain, x) - flops(adaptive, x)
+
+
 @pytest.mark.parametrize("name", ["lenet_500_300", "lenet5"])
 def test_the_average_is_that_of_the_formula(name):
     """Kept outputs times used inputs, layer by layer, from what the gates themselves say they use."""

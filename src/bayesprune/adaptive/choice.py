@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bayesprune.adaptive.ways import FUSED, Way
+from bayesprune.adaptive.ways import FUSED, WHOLE, Way
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Choice:
         batch: the size of the batches.
         full: the layer as a whole, mask included.
         look: finding out which units are needed.
-        ways: each over the units that any input needs, the fused way over those of all inputs added up.
+        ways: each over the units that any input needs, the fused way over those of all inputs added up; a whole product takes the same
+            time for all.
     """
 
     batch: int
@@ -50,6 +51,10 @@ class Choice:
     def way_for(self, union: int, total: int | None = None) -> Way | None:
         """The fastest way, if so many units are needed by any input, and so many by all added up; None for the layer as a whole."""
         return self._fastest(union, union if total is None else total)[1]
+
+    def leaves_out(self, union: int) -> bool:
+        """Whether the fastest way for one input leaves out the units that it does not need."""
+        return self.way_for(union) not in (None, WHOLE)
 
     def expected(self, union: int, total: int) -> float:
         """Seconds if the fastest way is chosen for every batch."""
@@ -66,7 +71,7 @@ class Choice:
     @property
     def _of_groups(self) -> dict[Way, Line]:
         """The ways that groups of inputs can take."""
-        return {way: line for way, line in self.ways.items() if way != FUSED}
+        return {way: line for way, line in self.ways.items() if way not in (FUSED, WHOLE)}
 
     def groups_could_pay(self, total: int) -> bool:
         """Whether groups are worth looking for, if inputs need so many units added up: two without a unit too many must be faster."""

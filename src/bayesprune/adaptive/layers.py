@@ -11,7 +11,7 @@ from bayesprune.adaptive.choice import Choice
 from bayesprune.adaptive.grouping import grouped
 from bayesprune.adaptive.segments import Segment
 from bayesprune.adaptive.slices import Slices
-from bayesprune.adaptive.ways import FUSED, GATHER, PRODUCT, Way
+from bayesprune.adaptive.ways import FUSED, GATHER, PRODUCT, WHOLE, Way
 
 CONVOLVE: Mapping[int, Callable[..., Tensor]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
 _SUM = 0
@@ -44,7 +44,8 @@ class AdaptiveLayer(nn.Module):
         self.register_buffer("selection", segment.selection, persistent=False)
         self.register_buffer("by_unit", torch.empty(0), persistent=False)
         self.refresh()
-        self.ways: tuple[Way, ...] = (GATHER, FUSED) if self._takes_numbers else (GATHER, PRODUCT) if self._has_patches else (GATHER,)
+        more: tuple[Way, ...] = (FUSED,) if self._takes_numbers else (PRODUCT, WHOLE) if self._has_patches else ()
+        self.ways: tuple[Way, ...] = (GATHER, *more)
         self.choices: dict[int, Choice] = {}
         """What to do for batches of a size; others are computed in full."""
         self.slices = Slices()
@@ -88,20 +89,24 @@ class AdaptiveLayer(nn.Module):
         y = x * self._spread(mask)
         if self.selection is not None:
             y = y.index_select(self.channel_dim, self.selection)
-        for operation in self.operations:
-            y = operation(y)
-        return self.layer(y)  # type: ignore[no-any-return]
+        return self.layer(self._prepared(y))  # type: ignore[no-any-return]
 
     def from_units(self, way: Way, x: Tensor, mask: Tensor, units: Tensor) -> Tensor:
         """From these units, which are all that any input of the batch needs."""
         if way == FUSED:
             return self._fused(x, mask, units) if x.shape[0] == 1 else self._fused_batch(x, mask, mask != 0)
+        if way == WHOLE:
+            return self._product(self._prepared(x * self._spread(mask)), self.by_unit)
         if units.shape[0] == 0:
             units = units.new_zeros(1)  # A channel of zeros: the result is the bias, in its shape.
-        y = x.index_select(self.channel_dim, units) * self._spread(mask.index_select(1, units))
+        y = self._prepared(x.index_select(self.channel_dim, units) * self._spread(mask.index_select(1, units)))
+        return self._gathered(y, units) if way == GATHER else self._product(y, self.by_unit.index_select(0, units))
+
+    def _prepared(self, y: Tensor) -> Tensor:
+        """What stands between mask and layer, carried out."""
         for operation in self.operations:
             y = operation(y)
-        return self._product(y, units) if way == PRODUCT else self._gathered(y, units)
+        return y
 
     def _gathered(self, y: Tensor, units: Tensor) -> Tensor:
         layer: Any = self.layer
@@ -110,11 +115,11 @@ class AdaptiveLayer(nn.Module):
         weight = self.slices.of(units, self.by_unit)
         return CONVOLVE[weight.ndim](y, weight, layer.bias, layer.stride, layer.padding, layer.dilation)
 
-    def _product(self, y: Tensor, units: Tensor) -> Tensor:
+    def _product(self, y: Tensor, by_unit: Tensor) -> Tensor:
         layer: Any = self.layer
         about = (layer.kernel_size, layer.dilation, layer.padding, layer.stride)
         patches = F.unfold(y, *about).mT
-        weights = self.by_unit.index_select(0, units).view(patches.shape[2], -1)
+        weights = by_unit.view(patches.shape[2], -1)
         # For one input neither factor is copied.
         products = (patches[0] @ weights)[None] if y.shape[0] == 1 else patches @ weights
         if layer.bias is not None:

@@ -13,7 +13,7 @@ class PlannedLayer:
         name: of the layer.
         units: that it could read.
         needed: by an input of the example, on average.
-        way: what most batches of the example would take: ``full``, ``gather`` or ``fused``.
+        way: what most batches of the example would take: ``full``, or one of ``ways.py``.
         full_us: microseconds for the layer as a whole.
         expected_us: microseconds on average, if every batch takes its fastest way, finding out which one included.
     """

@@ -55,7 +55,7 @@ def count_work(adaptive: AdaptiveModel, *inputs: Any, **keywords: Any) -> Work:
         needed -= spared
         choice = layer.choices.get(1) if adapts else None
         if choice is not None:
-            executed -= torch.where(torch.tensor([choice.way_for(count) is not None for count in counts.tolist()]), spared, 0)
+            executed -= torch.where(torch.tensor([choice.leaves_out(count) for count in counts.tolist()]), spared, 0)
     return Work(whole, needed, executed)
 
 
