@@ -1,14 +1,18 @@
 """What per-input execution gains: dense, compacted and adaptive networks on single test images of MNIST.
 
-Four networks: the LeNets whose DBB models lie in results/models, a wide perceptron that is trained here (BB with a weak trade-off, so that
-many units are kept, then DBB, which picks few of them for an image), and a VGG-like network with the widths that the paper's
-memory suggests, whose masks are drawn at random, because no trained one is at hand: it says what masks would gain, nothing about errors.
+Five networks: the LeNets whose DBB models lie in results/models, a wide perceptron and wide convolutions that are trained here (BB with a
+weak trade-off, so that many units are kept, then DBB, which picks few of them for an image), and a VGG-like network with the widths that
+the paper's memory suggests, whose masks are drawn at random, because no trained one is at hand: it says what masks would gain, nothing
+about errors.
 
     python -m benchmarks.per_input --rows results/per-input.jsonl --figures docs/figures
 """
 
 import argparse
+import itertools
 import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +34,61 @@ from bayesprune.training.store import finished_stage
 from bayesprune.training.trainer import load_members
 
 EXAMPLES = 200
-WIDTH = 2048
-WIDE = "wide perceptron"
-TRADEOFF = 0.003
-EPOCHS = {"dense": 3, "pruned": 4, "dependent": 8}
 KEPT, NEEDED = 0.45, 0.6
 """Of the VGG-like network: the share of units that BB keeps, and that of these which an input needs."""
 BATCH_SIZES = (1, 8, 64)
 
 
-def perceptron() -> nn.Sequential:
-    """784-2048-2048-10."""
-    layers = (nn.Linear(784, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
+@dataclass(frozen=True)
+class Wide:
+    """A network that is trained here.
+
+    Attributes:
+        name: for people.
+        widths: for people too.
+        build: makes a new one.
+        tradeoff: of BB.
+        epochs: of its stages.
+        figure: what is drawn of it.
+    """
+
+    name: str
+    widths: str
+    build: Callable[[], nn.Module]
+    tradeoff: float
+    epochs: Mapping[str, int]
+    figure: str
+
+    def file(self, folder: Path, kind: str) -> Path:
+        return folder / f"{self.name.replace(' ', '-')}-{kind}.safetensors"
+
+
+def perceptron() -> nn.Module:
+    """Two wide hidden layers."""
+    layers = (nn.Linear(784, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10))
     return nn.Sequential(nn.Flatten(), *layers)
+
+
+def convolutions() -> nn.Module:
+    """Wide where images are small, as in most networks of today."""
+    widths, layers = (1, 32, 128, 512, 256), list[nn.Module]()
+    for number, (before, after) in enumerate(itertools.pairwise(widths)):
+        stride = 2 if number < 3 else 1  # 14x14, 7x7, and 4x4 twice.
+        layers += [nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(16 * widths[-1], 10))
+
+
+WIDE = (
+    Wide("wide perceptron", "784-2048-2048-10", perceptron, 0.003, {"dense": 3, "pruned": 4, "dependent": 8}, "latency-by-work"),
+    Wide(
+        "wide convolutions",
+        "32, 128, 512 and 256 filters",
+        convolutions,
+        0.003,
+        {"dense": 2, "pruned": 3, "dependent": 6},
+        "latency-by-work-of-convolutions",
+    ),
+)
 
 
 def images_of(data: Dataset) -> tuple[TensorDataset, TensorDataset]:
@@ -51,22 +97,22 @@ def images_of(data: Dataset) -> tuple[TensorDataset, TensorDataset]:
     return training, test
 
 
-def train_perceptron(data: Dataset, folder: Path) -> tuple[nn.Module, nn.Module]:
-    """The perceptron as it was pretrained, and with input-dependent gates; kept in a folder."""
+def train(wide: Wide, data: Dataset, folder: Path) -> tuple[nn.Module, nn.Module]:
+    """A network as it was pretrained, and with input-dependent gates; kept in a folder."""
     training, test = images_of(data)
-    dense, gated = folder / "wide-dense.safetensors", folder / "wide-dbb.safetensors"
+    dense, gated = wide.file(folder, "dense"), wide.file(folder, "dbb")
     if not (exists(dense) and exists(gated)):
         make_folder(folder)
         torch.manual_seed(0)
-        checkpoints = folder / "wide-checkpoints"
+        checkpoints = folder / f"{dense.stem}-checkpoints"
         loaders: dict[str, Any] = {"loader": DataLoader(training, 200, shuffle=True), "validation": DataLoader(test, 1000)}
-        options: dict[str, Any] = {"method": "dbb", "tradeoff": TRADEOFF, "epochs": EPOCHS, "checkpoints": checkpoints}
-        result = bp.fit(perceptron(), **loaders, **options)
+        options: dict[str, Any] = {"method": "dbb", "tradeoff": wide.tradeoff, "epochs": wide.epochs, "checkpoints": checkpoints}
+        result = bp.fit(wide.build(), **loaders, **options)
         bp.save(result.model, gated)
-        pretrained = perceptron()
+        pretrained = wide.build()
         load_members(Members([pretrained]), read_tensors(finished_stage(checkpoints, "dense"))[0])
         bp.save(pretrained, dense, example_inputs=test[0][0][None])
-    return bp.load(dense).eval(), bp.load(gated, into=perceptron()).eval()
+    return bp.load(dense).eval(), bp.load(gated, into=wide.build()).eval()
 
 
 def random_vgg(seed: int = 0) -> nn.Module:
@@ -143,8 +189,8 @@ def main() -> None:
     """Train what is missing, and measure all."""
     parser = argparse.ArgumentParser(description="Dense, compacted and adaptive networks, input by input.")
     parser.add_argument("--rows", type=Path, required=True, help="append raw numbers to this JSONL file")
-    parser.add_argument("--figures", type=Path, help="the folder for the figure of the wide perceptron")
-    parser.add_argument("--work", type=Path, default=Path("runs/per-input"), help="where the trained perceptron is kept")
+    parser.add_argument("--figures", type=Path, help="the folder for the figures of the wide networks")
+    parser.add_argument("--work", type=Path, default=Path("runs/per-input"), help="where the trained networks are kept")
     parser.add_argument("--inputs", type=int, default=1000)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
@@ -153,10 +199,11 @@ def main() -> None:
     data = load_dataset("mnist", None)
     _, test = images_of(data)
     images, labels = test.tensors
-    measured = measure(WIDE, *train_perceptron(data, arguments.work), images, labels, arguments)
-    if arguments.figures is not None:
-        title = f"784-{WIDTH}-{WIDTH}-10 on MNIST, one image at a time, {arguments.threads} threads"
-        draw_latency_by_work(measured.models, arguments.figures / "latency-by-work.png", title=title)
+    for wide in WIDE:
+        measured = measure(wide.name, *train(wide, data, arguments.work), images, labels, arguments)
+        if arguments.figures is not None:
+            title = f"{wide.name}, {wide.widths}, on MNIST, one image at a time, {arguments.threads} threads"
+            draw_latency_by_work(measured.models, arguments.figures / f"{wide.figure}.png", title=title)
     for network in ("lenet-500-300", "lenet5-caffe"):
         gated = load_evidence(network, data.num_classes, evidence_path(Path("results"), network, "mnist"))
         measure(network, build_network(network, data.num_classes).eval(), gated, images, None, arguments)

@@ -68,7 +68,7 @@ class Program:
         twice: show every image twice, with two draws of the gates, as consistency and perturbation need it.
         gate_speed: factor on the gates' learning rates, for short stages.
         more: further candidates, each at trade-offs of its own.
-        network: that they are tried on; another than LeNet-500-300 where images are moved.
+        network: that they are tried on.
     """
 
     candidates: Sequence[Candidate]
@@ -83,18 +83,18 @@ class Program:
     network: str = "lenet-500-300"
 
     @property
-    def moves(self) -> bool:
-        """Whether images are moved, which is up to the trainer: then candidates differ in nothing that the trainer does not know of."""
-        return any(candidate.perturbation for candidate, *_ in self.tried())
+    def up_to_trainer(self) -> bool:
+        """Whether images are moved, or another network is tried: then candidates differ in nothing that the trainer does not know of."""
+        return self.network != "lenet-500-300" or any(candidate.perturbation for candidate, *_ in self.tried())
 
     @property
     def weight_decay(self) -> float:
         """That the trainer is told: zero where every candidate's loss has its own."""
-        if not self.moves:
+        if not self.up_to_trainer:
             return 0.0
         decays = {each.weight_decay for each, *_ in self.tried()}
         if len(decays) > 1 or any(each.smoothing or each.confidence for each, *_ in self.tried()):
-            raise ValueError("where images are moved, candidates have one weight decay, and neither smoothing nor confidence")
+            raise ValueError("candidates of such a program have one weight decay, and neither smoothing nor confidence")
         return decays.pop()
 
     def tried(self) -> list[Tried]:

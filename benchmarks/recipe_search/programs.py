@@ -23,6 +23,9 @@ def moved(distance: float) -> Candidate:
     return replace(LIGHTER, name=f"lighter, moved {distance}", perturbation=distance)
 
 
+FILTERS_DEAR = (20.0, 8.0, 0.25, 0.25)
+"""The paper's weights on LeNet5's filters, whose FLOPs are those of a hundred units of the other layers, and less on those."""
+LENET5 = Program([], tradeoffs=(5.0,), seeds=(0,), epochs=(100, 60), gate_speed=2.0, network="lenet5-caffe")
 MOVED_SHORT = Program([LIGHTER, moved(0.25), moved(0.5)], tradeoffs=(2.0, 6.0), seeds=(0,), epochs=(60, 60), gate_speed=5.0, twice=True)
 PROGRAMS = {
     "regularisers": Program(
@@ -133,7 +136,7 @@ PROGRAMS = {
     "LeNet5, moved, short": Program(
         [
             replace(LIGHTER, name=name, perturbation=0.5, gate_weights=weights)
-            for name, weights in (("filters dear", (20.0, 8.0, 0.25, 0.25)), ("the paper's weights", (20.0, 8.0, 1.0, 1.0)))
+            for name, weights in (("filters dear", FILTERS_DEAR), ("the paper's weights", (20.0, 8.0, 1.0, 1.0)))
         ],
         tradeoffs=(8.0,),
         seeds=(0,),
@@ -141,6 +144,21 @@ PROGRAMS = {
         gate_speed=6.0,
         twice=True,
         network="lenet5-caffe",
+    ),
+    "LeNet5": replace(
+        LENET5,
+        candidates=[
+            Candidate("the paper's weights", gate_weights=(20.0, 8.0, 1.0, 1.0)),
+            Candidate("filters dear", gate_weights=FILTERS_DEAR),
+        ],
+    ),
+    "LeNet5, consistent": replace(
+        LENET5,
+        candidates=[
+            replace(LIGHTER, name="filters dear, consistent", gate_weights=FILTERS_DEAR),
+            replace(LIGHTER, name="filters dear, a little consistent", gate_weights=FILTERS_DEAR, consistency=0.3),
+        ],
+        twice=True,
     ),
     "cosine": Program([LIGHTER], tradeoffs=(1.0, 2.0, 3.5, 5.0), schedule="cosine", twice=True),
     "warm-up": Program([LIGHTER], tradeoffs=(1.0, 2.0, 3.5, 5.0), warmup=0.1, twice=True),

@@ -53,7 +53,7 @@ def search(
     training, validation = batches_of(data, PAPER, device)
     models: list[nn.Module] = []
     for candidate, _, seed in tried:
-        model = (build_network(program.network) if program.moves else TriedLeNet(candidate, program.twice)).to(device)
+        model = (build_network(program.network) if program.up_to_trainer else TriedLeNet(candidate, program.twice)).to(device)
         model.load_state_dict({**model.state_dict(), **pretrained[seed].state_dict()})
         models.append(sparsify(model, "bb"))
     scales = [tuple(gamma * weight for weight in candidate.gate_weights) for candidate, gamma, _ in tried]
@@ -72,8 +72,8 @@ def search(
             schedule=program.schedule,
             kl_warmup=program.warmup * (stage == "bb"),
         )
-        loss = F.cross_entropy if program.moves else candidate_loss
-        for row in _stage(stage, models, recipe, tried, scales, consistency if program.moves else None, loss, training, validation):
+        loss = F.cross_entropy if program.up_to_trainer else candidate_loss
+        for row in _stage(stage, models, recipe, tried, scales, consistency if program.up_to_trainer else None, loss, training, validation):
             yield {"benchmark": "recipe_search", "network": program.network, "program": name, "twice": program.twice, **row}
         print(f"{name}, {stage}: {len(models)} models, {row['seconds']:.0f} s", flush=True)
 
