@@ -69,7 +69,13 @@ def call(command, cwd):
     return done.stdout
 
 
-DATA_FILES = {"experiments/published.csv", "report/page/page.css", "report/page/page.html", "report/page/page.js"}
+DATA_FILES = {
+    "adaptive/native/gated_linear.c",
+    "experiments/published.csv",
+    "report/page/page.css",
+    "report/page/page.html",
+    "report/page/page.js",
+}
 
 
 def source_files():

@@ -28,7 +28,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Sets what is found out about every layer, instead of measuring."""
 
     def set_lines(full: float, look: float, **ways: Line) -> None:
-        def choice(_calibration, _segment, layer, _shape, batch):
+        def choice(_calibration, _segment, layer, _shape, batch, _native=None):
             return Choice(batch, full, look, {way: ways[way] for way in layer.ways if way in ways})
 
         monkeypatch.setattr(Calibration, "choice", choice)

@@ -20,6 +20,8 @@ FOUND = {
     "full": 3.0,
     "look": 1.0,
     "ways": {"gather": [0.5, 0.25], "fused": [0.25, 0.5], "product": [0.5, 0.5], "whole product": [2.0, 0.0]},
+    "native": [0.5, 0.5],
+    "mask": 1.0,
 }
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
@@ -38,7 +40,7 @@ def measured(monkeypatch):
     """The shapes that were measured; nothing really is."""
     shapes = []
 
-    def measure(layer, shape):
+    def measure(layer, shape, native):
         shapes.append(tuple(shape))
         return json.loads(json.dumps(FOUND))
 

@@ -72,3 +72,15 @@ def test_the_compacted_network_stays_as_it_was():
     assert any(type(layer) is nn.BatchNorm1d for layer in adaptive.compacted.modules())
     with torch.no_grad():
         assert difference(staged(*inputs), adaptive.compacted(*inputs)) <= 1e-5
+
+
+def test_what_does_nothing_is_not_called():
+    torch.manual_seed(0)
+    x = torch.randn(4, 6)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Identity(), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 8), nn.AlphaDropout(), nn.Linear(8, 3))
+    staged = sparse(model, x, kept="all")
+    adaptive = adapt(staged, x)
+    assert {type(module) for module in adaptive.plain.children()} == {nn.Linear, nn.ReLU}
+    assert any(isinstance(module, nn.Dropout) for module in adaptive.compacted.modules())
+    with torch.no_grad():
+        assert difference(staged(x), adaptive.plain(x)) <= 1e-5

@@ -8,6 +8,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from bayesprune.adaptive.choice import Choice, Line
 from bayesprune.adaptive.layers import AdaptiveLayer, needed_units
+from bayesprune.adaptive.native_layers import NativeLayer
 from bayesprune.adaptive.segments import Segment
 from bayesprune.adaptive.ways import FUSED
 from bayesprune.errors import StorageError
@@ -44,7 +46,7 @@ class Calibration:
         self._known: dict[str, Any] = self._read()
         self._measured = False
 
-    def choice(self, segment: Segment, layer: AdaptiveLayer, shape: torch.Size, batch: int) -> Choice:
+    def choice(self, segment: Segment, layer: AdaptiveLayer, shape: torch.Size, batch: int, native: NativeLayer | None = None) -> Choice:
         """What is known about a layer and batches of a size.
 
         Args:
@@ -52,15 +54,17 @@ class Calibration:
             layer: that computes it.
             shape: of the activation that is masked, for any batch.
             batch: the size of the batches.
+            native: native code that computes it, if there is any.
         """
         like = layer.by_unit
         key = f"{_machine(like.device)}; {_signature(segment, layer, shape, like.dtype)}; batch {batch}"
         found: Any = self._known.get(key)
-        if not _is_sound(found, layer):
-            found = self._known[key] = _measure(layer, torch.Size((batch, *shape[1:])))
+        if not _is_sound(found, layer, native):
+            found = self._known[key] = _measure(layer, torch.Size((batch, *shape[1:])), native)
             self._measured = True
         ways = {way: Line(*found["ways"][way]) for way in layer.ways}
-        return Choice(batch, found["full"], found["look"], ways)
+        known = Choice(batch, found["full"], found["look"], ways)
+        return known if native is None else replace(known, native=Line(*found["native"]), mask=found["mask"])
 
     def keep(self) -> None:
         """Write down what was measured."""
@@ -91,14 +95,14 @@ def usual_path() -> Path | None:
 
 
 @torch.no_grad()
-def _measure(layer: AdaptiveLayer, shape: torch.Size) -> dict[str, Any]:
+def _measure(layer: AdaptiveLayer, shape: torch.Size, native: NativeLayer | None = None) -> dict[str, Any]:
     like = layer.by_unit
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(shape, generator=generator).to(like.device, like.dtype)
     full_mask = torch.ones((shape[0], layer.units), device=like.device, dtype=like.dtype)
     full = _seconds(lambda: layer.in_full(x, full_mask), like.device)
     points: dict[str, list[tuple[float, float]]] = {way: [] for way in layer.ways}
-    looks = []
+    looks, natively = [], []
     for share in _SHARES:
         count = round(share * layer.units)
         units = torch.randperm(layer.units, generator=generator)[:count].sort().values.to(like.device)
@@ -107,11 +111,24 @@ def _measure(layer: AdaptiveLayer, shape: torch.Size) -> dict[str, Any]:
         for way in layer.ways:
             seconds = _seconds(lambda way=way, mask=mask, units=units: _fresh(layer, way, x, mask, units), like.device)  # type: ignore[misc]
             points[way].append((count * (shape[0] if way == FUSED else 1), seconds))
-    return {
+        if native is not None:
+            rule = torch.stack([torch.zeros_like(mask[0]), mask[0], full_mask[0]])
+            seconds = _seconds(lambda rule=rule: native.computed(x, rule), like.device)  # type: ignore[misc]
+            natively.append((float(count * shape[0]), seconds))
+    found = {
         "full": full,
         "look": statistics.median(looks),
-        "ways": {way: [line.start, line.slope] for way, line in ((way, Line.through(of_way)) for way, of_way in points.items())},
+        "ways": {way: _written(of_way) for way, of_way in points.items()},
     }
+    if native is None:
+        return found
+    mask_alone = _seconds(lambda: native.mask(x, native.rule), like.device)
+    return {**found, "native": _written(natively), "mask": mask_alone}
+
+
+def _written(points: list[tuple[float, float]]) -> list[float]:
+    line = Line.through(points)
+    return [line.start, line.slope]
 
 
 def _fresh(layer: AdaptiveLayer, way: Any, x: Tensor, mask: Tensor, units: Tensor) -> Tensor:
@@ -156,11 +173,12 @@ def _signature(segment: Segment, layer: AdaptiveLayer, shape: torch.Size, dtype:
     return f"{about} from {tuple(shape[1:])} with {layer.units} units, {between or 'nothing'} between, {dtype}"
 
 
-def _is_sound(found: Any, layer: AdaptiveLayer) -> bool:
+def _is_sound(found: Any, layer: AdaptiveLayer, native: NativeLayer | None) -> bool:
     """Whether a file's entry is one that could have been written for a layer."""
     try:
-        lines = [found["ways"][way] for way in layer.ways]
-        numbers = [found["full"], found["look"], *(number for start, slope in lines for number in (start, slope))]
+        lines = [*(found["ways"][way] for way in layer.ways), *([] if native is None else [found["native"]])]
+        more = [] if native is None else [found["mask"]]
+        numbers = [found["full"], found["look"], *more, *(number for start, slope in lines for number in (start, slope))]
         return all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers)
     except (KeyError, TypeError, ValueError, OverflowError):
         return False

@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from bayesprune.graph.layer_types import DROPOUTS
+
 _FOLDED = ("call_function", "call_method")
 
 
 def lightened(network: fx.GraphModule, shapes: dict[fx.Node, torch.Size]) -> fx.GraphModule:
-    """The same network, which shares its layers, with constants computed once and normalisations of vectors as one operation.
+    """The same network, which shares its layers: constants computed once, normalisations of vectors as one operation, without dropouts.
 
     Args:
         network: what ``compact`` gave, in evaluation mode.
@@ -34,6 +36,8 @@ def lightened(network: fx.GraphModule, shapes: dict[fx.Node, torch.Size]) -> fx.
             if isinstance(known, Tensor):
                 constants[node] = known.contiguous()
                 _replace(graph, node, next(paths), attributes, constants)
+        elif node.op == "call_module" and isinstance(network.get_submodule(str(node.target)), (*DROPOUTS, nn.Identity)):
+            node.replace_all_uses_with(node.all_input_nodes[0])
         elif node.op == "call_module" and _is_vector_norm(network.get_submodule(str(node.target)), shapes.get(old[node])):
             _as_product(graph, node, network.get_submodule(str(node.target)), paths, attributes)
     return assembled(graph, network, attributes)

@@ -15,9 +15,11 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from bayesprune.adaptive.calibration import Calibration, usual_path, wait_for
-from bayesprune.adaptive.layers import NothingNeeded
+from bayesprune.adaptive.layers import AdaptiveLayer, NothingNeeded
+from bayesprune.adaptive.native_layers import NativeLayer
 from bayesprune.adaptive.plan import ExecutionPlan, PlannedLayer
 from bayesprune.adaptive.rewriting import rewrite
+from bayesprune.adaptive.ways import NATIVE
 from bayesprune.compact import compact
 from bayesprune.compact.certificate import tensor_arguments
 from bayesprune.errors import BayespruneWarning, InputError
@@ -48,6 +50,7 @@ class AdaptiveModel(nn.Module):
         batch_sizes: for which ways are chosen; batches of other sizes run as in the compacted network. By default 1, or the example's if
             the model takes no other. See ``prepare``.
         cache: a file that remembers how long layers took; None to measure anew. By default it lies in the user's cache folder.
+        native: whether layers of vectors may be computed by native code, which is compiled if a C compiler is found.
 
     Raises:
         InputError: the model has no input-dependent gates, or cannot be compacted.
@@ -71,6 +74,7 @@ class AdaptiveModel(nn.Module):
         *,
         batch_sizes: Sequence[int] | None = None,
         cache: Path | str | None = "",
+        native: bool = True,
     ) -> None:
         super().__init__()
         if not isinstance(model, nn.Module):
@@ -92,10 +96,12 @@ class AdaptiveModel(nn.Module):
         compacted.requires_grad_(False)
         self.example = tensor_arguments(compacted, example_inputs)
         self.compacted = compacted
+        self.native = native
         self._rewrite()
         self.calibration = Calibration(None if cache is None else Path(cache) if cache else usual_path())
         self.plans: dict[int, ExecutionPlan] = {}
         self._programs: dict[int, Callable[..., Any]] = {}
+        self._natively: dict[int, list[NativeLayer]] = {}
         self._settled: dict[Any, Any] = {}
         self.eval()
         self.register_load_state_dict_post_hook(_refresh)  # type: ignore[no-untyped-call]
@@ -108,6 +114,7 @@ class AdaptiveModel(nn.Module):
         self.plain, self.masks = self.parts.network, self.parts.masks
         self.network = self.parts.with_layers(self.parts.layers)
         self.layers, self.segments = self.parts.layers, self.parts.segments
+        self.natives = nn.ModuleList(native for native in self.parts.natives if native is not None)
         self.unused, self.shapes = self.parts.unused, self.parts.shapes
         self._device = _device_of(compacted)
 
@@ -182,25 +189,38 @@ class AdaptiveModel(nn.Module):
     def _planned(self, size: int) -> ExecutionPlan:
         """Measure layers, choose those that gain, and see whether the whole gains."""
         needed = [mask != 0 for mask in self.masks(*self.example)]
-        planned = []
-        for segment, layer, mask, (shape, _) in zip(self.segments, self.layers, needed, self.shapes, strict=True):
-            choice = self.calibration.choice(segment, layer, shape, size)
+        planned, natively = [], list[NativeLayer]()
+        for segment, layer, native, mask, (shape, _) in zip(
+            self.segments, self.layers, self.parts.natives, needed, self.shapes, strict=True
+        ):
+            usable = native if native is not None and self.native and native.available else None
+            choice = self.calibration.choice(segment, layer, shape, size, usable)
             looks = _looks(mask, size)
             expected = statistics.fmean(choice.expected(*look) for look in looks)
-            way = Counter(choice.way_for(*look) or "full" for look in looks).most_common(1)[0][0]
-            about = PlannedLayer(segment.name, layer.units, float(mask.sum(dim=1).double().mean()), way, 1e6 * choice.full, 1e6 * expected)
-            if about.pays:
+            way: str = Counter(choice.way_for(*look) or "full" for look in looks).most_common(1)[0][0]
+            if expected < choice.full:
                 layer.choices[size] = choice
-            planned.append(about)
+            full, expected = choice.mask + choice.full, choice.mask + expected
+            if usable is not None and choice.native is not None:
+                seconds = statistics.fmean(choice.native.at(total) for _, total in looks)
+                if seconds < min(full, expected):
+                    way, expected = NATIVE, seconds
+                    natively.append(usable)
+            planned.append(PlannedLayer(segment.name, layer.units, float(mask.sum(dim=1).double().mean()), way, 1e6 * full, 1e6 * expected))
+        self._natively[size] = natively
         whole, adaptive = self._compared(size)
         return ExecutionPlan(size, tuple(planned), tuple(self.unused), whole, adaptive)
 
     def _with_choices(self, size: int) -> fx.GraphModule:
-        return self.parts.with_layers([layer for layer in self.layers if size in layer.choices])
+        return self.parts.with_layers([layer for layer in self.layers if size in layer.choices], self._natively[size])
+
+    def runs_natively(self, layer: AdaptiveLayer, size: int) -> bool:
+        """Whether native code computes a layer, for batches of a size."""
+        return any(native.layer is layer for native in self._natively.get(size, ()))
 
     def _compared(self, size: int) -> tuple[float, float | None]:
         """Microseconds of the compacted network and, if layers gain, of the adaptive one, over the example, in turns."""
-        gains = any(size in layer.choices for layer in self.layers)
+        gains = bool(self._natively[size]) or any(size in layer.choices for layer in self.layers)
         calls = [self.plain.forward, *([self._with_choices(size).forward] if gains else [])]
         batches = [rows_of(self.example, rows) for rows in _batches(batch_size(self.example), size)[:_BATCHES]]
         least = [[math.inf] * len(batches) for _ in calls]
@@ -250,6 +270,7 @@ class AdaptiveModel(nn.Module):
         self._settled.clear()
         self.plans.clear()
         self._programs.clear()
+        self._natively.clear()
         for layer in self.layers:
             layer.choices.clear()
         self.prepare(*sizes)

@@ -9,6 +9,8 @@ from torch import Tensor, fx
 
 from bayesprune.adaptive.layers import AdaptiveLayer
 from bayesprune.adaptive.lightening import assembled, free_paths, lightened
+from bayesprune.adaptive.mask_rules import find_rule
+from bayesprune.adaptive.native_layers import NativeLayer
 from bayesprune.adaptive.segments import Segment, Unused, find_segments
 
 
@@ -21,6 +23,7 @@ class Rewritten:
         masks: computes the masks of all segments, of shape (batch, units) each.
         segments: the places where units can be left out.
         layers: what computes each of them.
+        natives: what computes those of them for which there may be native code, None for the others.
         unused: the masks that no layer gains from.
         shapes: of the activation before each mask, and of the result of each layer, on the example.
     """
@@ -29,21 +32,26 @@ class Rewritten:
     masks: fx.GraphModule
     segments: list[Segment]
     layers: list[AdaptiveLayer]
+    natives: list[NativeLayer | None]
     unused: list[Unused]
     shapes: list[tuple[torch.Size, torch.Size]]
 
-    def with_layers(self, chosen: Collection[AdaptiveLayer]) -> fx.GraphModule:
-        """The network with some of the adaptive layers, and all others as in the compacted one."""
+    def with_layers(self, chosen: Collection[AdaptiveLayer], natively: Collection[NativeLayer] = ()) -> fx.GraphModule:
+        """The network with some of the adaptive layers, or with native code for them, and all others as in the compacted one."""
         graph, new = _copied(self.network.graph)
-        attributes = {}
+        attributes: dict[str, Any] = {}
+        inputs: tuple[fx.Node, ...]
         names = free_paths(self.network, "adaptive")
-        for name, segment, layer in zip(names, self.segments, self.layers, strict=False):
-            if layer not in chosen:
+        for name, segment, layer, native in zip(names, self.segments, self.layers, self.natives, strict=False):
+            if native is not None and native in natively:
+                attributes[name], inputs = native, (new[native.read],)
+            elif layer in chosen:
+                attributes[name], inputs = layer, (new[segment.read], new[segment.mask])
+            else:
                 continue
             consumer = new[segment.consumer]
-            attributes[name] = layer
             with graph.inserting_before(consumer):
-                replacement = graph.call_module(name, (new[segment.read], new[segment.mask]))
+                replacement = graph.call_module(name, inputs)
             consumer.replace_all_uses_with(replacement)
             new[segment.consumer] = replacement
         return assembled(graph, self.network, attributes)
@@ -61,12 +69,14 @@ def rewrite(compacted: fx.GraphModule, inputs: tuple[Any, ...]) -> Rewritten:
     shapes = _shapes(network, inputs)
     segments, unused = find_segments(network, shapes)
     layers = [AdaptiveLayer(segment, decides=_decides(network.graph, nodes[segment.consumer])) for segment in segments]
+    rules = [find_rule(network, segment) for segment in segments]
+    natives = [None if rule is None else NativeLayer(layer, rule) for layer, rule in zip(layers, rules, strict=True)]
     graph, new = _copied(network.graph)
     (result,) = (node for node in graph.nodes if node.op == "output")
     result.args = (tuple(new[segment.mask] for segment in segments),)
     masks = assembled(graph, network, {})
     found = [(shapes[nodes[segment.read]], shapes[nodes[segment.consumer]]) for segment in segments]
-    return Rewritten(network, masks, segments, layers, unused, found)
+    return Rewritten(network, masks, segments, layers, natives, unused, found)
 
 
 class _Shapes(fx.Interpreter):

@@ -94,7 +94,7 @@ def find_segments(network: fx.GraphModule, shapes: dict[fx.Node, torch.Size]) ->
     return segments, unused
 
 
-def _name(node: Any) -> str | None:
+def word_of(node: Any) -> str | None:
     """The word of the vocabulary that a node speaks."""
     function = function_of(node.op, node.target) if isinstance(node, fx.Node) and node.op in ("call_function", "call_method") else None
     return None if function is None else function.name
@@ -102,7 +102,7 @@ def _name(node: Any) -> str | None:
 
 def _masked(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     """What a node multiplies by a mask, and the mask as it is multiplied; None if it does no such thing."""
-    if _name(node) != "mul" or len(node.args) != 2:
+    if word_of(node) != "mul" or len(node.args) != 2:
         return None
     for read, mask in (node.args, node.args[::-1]):
         if isinstance(read, fx.Node) and isinstance(mask, fx.Node) and _is_mask(mask):
@@ -113,19 +113,19 @@ def _masked(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
 def _is_mask(node: fx.Node) -> bool:
     """Whether a node is a threshold that sets all below it to zero, in another shape at most."""
     node = _threshold(node)
-    return _name(node) == "threshold" and bool(node.kwargs.get("value") == 0.0)
+    return word_of(node) == "threshold" and bool(node.kwargs.get("value") == 0.0)
 
 
 def _threshold(mask: fx.Node) -> fx.Node:
     """The node of a mask before it is brought into another shape."""
-    while _name(mask) in ("unsqueeze", "index_select", "to"):
+    while word_of(mask) in ("unsqueeze", "index_select", "to"):
         mask = mask.args[0]  # type: ignore[assignment]
     return mask
 
 
 def _is_gate(node: fx.Node) -> bool:
     """Whether a node is the threshold that ``compact`` writes for a gate; a model may have others, as activations."""
-    return _is_mask(node) and node is _threshold(node) and _name(node.args[0]) == "minimum"
+    return _is_mask(node) and node is _threshold(node) and word_of(node.args[0]) == "minimum"
 
 
 class _Walk:
@@ -134,7 +134,7 @@ class _Walk:
     def __init__(self, network: fx.GraphModule, shapes: dict[fx.Node, torch.Size], product: fx.Node, read: fx.Node, mask: fx.Node) -> None:
         self.network, self.shapes, self.product, self.read = network, shapes, product, read
         self.spread = mask
-        while _name(mask) == "unsqueeze":
+        while word_of(mask) == "unsqueeze":
             mask = mask.args[0]  # type: ignore[assignment]
         self.mask = mask
         self.rank = len(shapes[read])
@@ -198,7 +198,7 @@ class _Walk:
 
     def _pass(self, node: fx.Node, layer: nn.Module | None) -> None:
         """Go on behind an operation, if it works on every channel alone and leaves zeros zero."""
-        word = _name(node)
+        word = word_of(node)
         before = self.shapes[self.path[-1]]
         if word == "index_select" and self._is_selection(node):
             index = node.kwargs["index"]
@@ -255,6 +255,11 @@ class _Walk:
 
 def _flat(x: Tensor) -> Tensor:
     return x.flatten(1)
+
+
+def leaves_vectors_alone(operation: Operation) -> bool:
+    """Whether an operation of a segment, in evaluation mode, gives back a vector as it is."""
+    return operation is _flat or isinstance(operation, DROPOUTS)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,9 @@ def count_work(adaptive: AdaptiveModel, *inputs: Any, **keywords: Any) -> Work:
         spared = _macs_of_a_unit(layer, result) * (layer.places.shape[0] // max(layer.each, 1) - counts)
         needed -= spared
         choice = layer.choices.get(1) if adapts else None
-        if choice is not None:
+        if adapts and adaptive.runs_natively(layer, 1):
+            executed -= spared
+        elif choice is not None:
             executed -= torch.where(torch.tensor([choice.leaves_out(count) for count in counts.tolist()]), spared, 0)
     return Work(whole, needed, executed)
 
