@@ -77,6 +77,14 @@ def test_a_whole_product_leaves_nothing_out():
     assert not Choice(4, 10.0, 0.0, {"whole product": Line(0.0, 0.0)}).groups_could_pay(0)
 
 
+@pytest.mark.parametrize(("whole", "pays"), [(4.9, False), (5.1, True), (20.0, True)])
+def test_groups_must_beat_a_whole_product_too(whole, pays):
+    choice = Choice(4, full=10.0, look=0.0, ways={"gather": Line(2.0, 1.0), "whole product": Line(whole, 0.0)})
+    assert choice.groups_pay([(2, 1), (2, 1)]) is pays  # 2 + 1/2 twice.
+    assert choice.groups_could_pay(4) is pays  # 2 * 2 + 4/4
+    assert choice.most_groups == min(whole, 10.0) / 2
+
+
 @given(full=SECONDS, look=SECONDS, gather=LINES, fused=LINES, union=st.integers(0, 50), more=st.integers(0, 500))
 def test_no_way_is_faster_than_the_chosen_one(full, look, gather, fused, union, more):
     choice = Choice(8, full, look, {"gather": gather, "fused": fused})

@@ -60,6 +60,11 @@ class Choice:
         """Whether the fastest way for one input leaves out the units that it does not need."""
         return self.way_for(union) not in (None, WHOLE)
 
+    @property
+    def _of_all(self) -> float:
+        """The layer from all units, in the faster way."""
+        return min([self.full, *(line.start for way, line in self.ways.items() if way == WHOLE)])
+
     def expected(self, union: int, total: int) -> float:
         """Seconds if the fastest way is chosen for every batch."""
         return self.look + self._fastest(union, total)[0]
@@ -79,12 +84,12 @@ class Choice:
 
     def groups_could_pay(self, total: int) -> bool:
         """Whether groups are worth looking for, if inputs need so many units added up: two without a unit too many must be faster."""
-        return any(2 * line.start + line.slope * total / self.batch < self.full for line in self._of_groups.values())
+        return any(2 * line.start + line.slope * total / self.batch < self._of_all for line in self._of_groups.values())
 
     @property
     def most_groups(self) -> float:
         """Beyond so many, the calls alone take longer than the layer as a whole."""
-        return self.full / max(min((line.start for line in self._of_groups.values()), default=float("inf")), 1e-9)
+        return self._of_all / max(min((line.start for line in self._of_groups.values()), default=float("inf")), 1e-9)
 
     def way_of_group(self, inputs: int, units: int) -> tuple[float, Way]:
         """Seconds for a group of so many inputs that need so many units, and the way that takes them."""
@@ -92,4 +97,4 @@ class Choice:
 
     def groups_pay(self, groups: Sequence[tuple[int, int]]) -> bool:
         """Whether it is faster to compute groups of so many inputs, with so many units each, one after the other."""
-        return bool(self._of_groups) and sum(self.way_of_group(*group)[0] for group in groups) < self.full
+        return bool(self._of_groups) and sum(self.way_of_group(*group)[0] for group in groups) < self._of_all

@@ -77,12 +77,12 @@ class AdaptiveLayer(nn.Module):
         if units.shape[0] == 0 and self.decides:
             raise NothingNeeded
         way = choice.way_for(units.shape[0], total)
-        if way is not None:
+        if way is not None and way != WHOLE:
             return self.from_units(way, x, mask, units)
         groups = grouped(mask != 0, choice.most_groups) if x.shape[0] > 1 and choice.groups_could_pay(total) else []
         if len(groups) > 1 and choice.groups_pay([(len(rows), len(own)) for rows, own in groups]):
             return self._in_groups(choice, x, mask, groups)
-        return self.in_full(x, mask)
+        return self.in_full(x, mask) if way is None else self.from_units(way, x, mask, units)
 
     def in_full(self, x: Tensor, mask: Tensor) -> Tensor:
         """As the compacted network does it."""
