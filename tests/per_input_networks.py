@@ -17,6 +17,8 @@ from bayesprune.adaptive.rewriting import Rewritten, rewrite
 from bayesprune.adaptive.ways import FUSED, GATHER, PRODUCT, WHOLE, Way
 
 WAYS = ("gather", "product", "whole product", "fused", "groups", "groups of products", "full")
+NETWORK_WAYS = (*WAYS, "native")
+"""Of whole networks: by native code where there is any, gathered where there is none."""
 BOUNDS = {torch.float32: 1e-5, torch.float64: 1e-12}
 KINDS = ("some", "none", "all")
 PRUNED = -15.0
@@ -58,7 +60,8 @@ def force(adaptive: bp.AdaptiveModel, way: str, *sizes: int) -> bp.AdaptiveModel
     for size in sizes:
         for layer in adaptive.layers:
             layer.choices[size] = choice_of(way, layer, size)
-        adaptive._programs[size] = adaptive.network.forward
+        adaptive._natively[size] = list(adaptive.natives) if way == "native" else []
+        adaptive._programs[size] = (adaptive._with_choices(size) if way == "native" else adaptive.network).forward
     return adaptive
 
 

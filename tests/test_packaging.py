@@ -70,7 +70,9 @@ def call(command, cwd):
 
 
 DATA_FILES = {
+    "adaptive/native/gated_convolution.c",
     "adaptive/native/gated_linear.c",
+    "adaptive/native/rows.h",
     "experiments/published.csv",
     "report/page/page.css",
     "report/page/page.html",

@@ -5,7 +5,7 @@ import torch
 from gallery import GALLERY
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from per_input_networks import BOUNDS, KINDS, WAYS, adapt, difference, force, from_gallery
+from per_input_networks import BOUNDS, KINDS, NETWORK_WAYS, adapt, difference, force, from_gallery
 
 OWN_BATCH = {"vit_matmul", "static_batch_view"}
 """Written for one size of the batch."""
@@ -32,7 +32,7 @@ def check(name, dtype, before_norm, masks, sizes, seed=1):
         fresh = batches(name, dtype, size, seed)
         expected = staged(*fresh)
         assert difference(expected, adaptive(*fresh)) <= BOUNDS[dtype]
-        for way in WAYS:
+        for way in NETWORK_WAYS:
             force(adaptive, way, len(fresh[0]))
             assert difference(expected, adaptive(*fresh)) <= BOUNDS[dtype], (way, size)
 

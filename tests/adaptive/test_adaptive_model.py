@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from per_input_networks import WAYS, adapt, difference, force, from_gallery, more, outputs, sparse
+from per_input_networks import NETWORK_WAYS, adapt, difference, force, from_gallery, more, outputs, sparse
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -120,7 +120,7 @@ def test_measured_plans_compute_the_same():
 def test_arguments_by_name():
     staged, (a, b) = from_gallery("two_inputs")
     adaptive = adapt(staged, {"a": a, "b": b})
-    for way in WAYS:
+    for way in NETWORK_WAYS:
         force(adaptive, way, 3)
         for got in (adaptive(a, b), adaptive(a, b=b), adaptive(b=b, a=a)):
             assert difference(staged(a, b), got) <= 1e-5, way
@@ -131,7 +131,7 @@ def test_images_of_another_size(shape):
     staged, inputs = from_gallery("unet", torch.float64)
     adaptive = adapt(staged, inputs)
     x = torch.randn(shape, dtype=torch.float64)
-    for way in WAYS:
+    for way in NETWORK_WAYS:
         assert difference(outputs(staged, (x,)), outputs(force(adaptive, way, len(x)), (x,))) <= 1e-12, way
 
 
@@ -146,7 +146,7 @@ def test_numbers_that_are_none_are_not_hidden():
     x = inputs[0].clone()
     x[1] = torch.nan
     adaptive = adapt(staged, inputs)
-    for way in WAYS:
+    for way in NETWORK_WAYS:
         got = outputs(force(adaptive, way, 3), (x,))
         assert got.isnan().any(dim=1).tolist() == [False, True, False]
 

@@ -8,15 +8,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from gallery import GALLERY
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from per_input_networks import BOUNDS, adapt, difference, from_gallery, masked, more, outputs, sparse
+from per_input_networks import BOUNDS, adapt, difference, force, from_gallery, masked, more, outputs, sparse
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import bayesprune as bp
-from bayesprune.adaptive.native import compiling
-from bayesprune.adaptive.native import gated_linear as module
+from bayesprune.adaptive.native import gated_convolution as of_images
+from bayesprune.adaptive.native import gated_linear as of_vectors
+from bayesprune.adaptive.native.gated_convolution import Steps, gated_convolution
 from bayesprune.adaptive.native.gated_linear import gated_linear, kernel, mask_in_torch
 from bayesprune.adaptive.plan import ExecutionPlan
 from bayesprune.adaptive.work import count_work
@@ -24,21 +25,23 @@ from bayesprune.adaptive.work import count_work
 needs_compiler = pytest.mark.skipif(kernel(torch.float32) is None, reason="there is no C compiler")
 
 
+SIDES = st.integers(1, 3)
+
+
 @pytest.fixture
 def anew():
     """Everything is compiled anew, and again after the test."""
-    for function in (compiling.compiled, module.kernel):
-        function.cache_clear()
+    for kernels in (of_vectors.kernel, of_images.kernel):
+        kernels.cache_clear()
     yield
-    for function in (compiling.compiled, module.kernel):
-        function.cache_clear()
+    for kernels in (of_vectors.kernel, of_images.kernel):
+        kernels.cache_clear()
 
 
 def natively(adaptive, *sizes):
-    """Let native code compute all that it can, for batches of these sizes."""
+    """Let native code compute all that it can, for batches of these sizes, as if that had been planned."""
+    force(adaptive, "native", *sizes)
     for size in sizes:
-        adaptive._natively[size] = list(adaptive.natives)
-        adaptive._programs[size] = adaptive._with_choices(size).forward
         adaptive.plans[size] = ExecutionPlan(size, (), (), 2.0, 1.0)
     return adaptive
 
@@ -66,6 +69,57 @@ def test_the_kernel_gives_what_torch_gives(dtype, batch, units, outputs_, rectif
     assert found.dtype == dtype
     assert found.shape == expected.shape
     torch.testing.assert_close(found, expected, rtol=100 * BOUNDS[dtype], atol=10 * BOUNDS[dtype])
+
+
+def by_torch(x, rule, threshold, steps, weights, bias):
+    read = x.clamp(min=0.0) if steps.rectified else x
+    y = read * mask_in_torch(read.mean(dim=(2, 3)), rule, threshold)[:, :, None, None]
+    y = F.max_pool2d(y.clamp(min=0.0) if steps.rectify else y, steps.pool)
+    return F.conv2d(y, weights.movedim(-1, 0), bias, steps.stride, steps.padding, steps.dilation)
+
+
+@needs_compiler
+@settings(max_examples=150)
+@given(
+    dtype=st.sampled_from(list(BOUNDS)),
+    steps=st.builds(
+        Steps,
+        st.booleans(),
+        st.booleans(),
+        SIDES,
+        *[st.tuples(SIDES, SIDES)] * 2,
+        st.tuples(*[st.integers(0, 2)] * 2),
+        st.tuples(SIDES, SIDES),
+    ),
+    sizes=st.tuples(st.integers(0, 4), st.integers(1, 9), st.integers(1, 12), st.integers(1, 12), st.integers(1, 40)),
+    biased=st.booleans(),
+    shift=st.sampled_from([-100.0, 0.0, 0.5, 100.0]),
+    seed=st.integers(0, 999),
+)
+def test_the_kernel_for_images_gives_what_torch_gives(dtype, steps, sizes, biased, shift, seed):
+    batch, units, height, width, count = sizes
+    assume(min(height, width) >= steps.pool and min(steps.result_size(height, width)) > 0)
+    torch.manual_seed(seed)
+    shapes = ((batch, units, height, width), (3, units), (units, *steps.kernel_size, count))
+    x, rule, weights = (torch.randn(shape, dtype=dtype) for shape in shapes)
+    rule[1] += shift
+    bias = torch.randn(count, dtype=dtype) if biased else None
+    found = gated_convolution(of_images.kernel(dtype), x, rule, 1e-3, steps, weights, bias)
+    expected = by_torch(x, rule, 1e-3, steps, weights, bias)
+    assert found.shape == expected.shape
+    torch.testing.assert_close(found, expected, rtol=100 * BOUNDS[dtype], atol=100 * BOUNDS[dtype])
+
+
+@needs_compiler
+def test_pixels_that_are_no_numbers_stay_so():
+    torch.manual_seed(0)
+    steps = Steps(False, True, 2, (2, 2), (1, 1), (0, 0), (1, 1))
+    x, weights, rule = torch.randn(2, 3, 6, 6), torch.rand(3, 2, 2, 4), 1.0 + torch.rand(3, 3)
+    x[1, 1, 2, 3] = torch.nan
+    found = gated_convolution(of_images.kernel(torch.float32), x, rule, 1e-3, steps, weights, None)
+    torch.testing.assert_close(found, by_torch(x, rule, 1e-3, steps, weights, None), equal_nan=True)
+    assert found[0].isfinite().all()
+    assert found[1].isnan().all()  # The mean of its channel is none either.
 
 
 @needs_compiler
@@ -169,6 +223,8 @@ def test_operations_by_native_code_are_counted():
     assert torch.equal(work.executed, work.needed)
     assert (work.needed < work.compacted).all()
     adaptive._natively[1] = adaptive._natively[1][:1]
+    for layer in adaptive.layers:
+        layer.choices.clear()
     part = count_work(adaptive, *inputs)
     assert ((part.executed > work.needed) & (part.executed < work.compacted)).all()
 
@@ -208,8 +264,9 @@ def test_without_a_compiler_torch_computes(compiler, tmp_path, monkeypatch, anew
 
 @needs_compiler
 def test_what_computes_something_else_is_not_used(monkeypatch, anew):
-    monkeypatch.setattr(module, "compiled", lambda *_: lambda *_arguments: None)
-    assert kernel(torch.float32) is None
+    for module in (of_vectors, of_images):
+        monkeypatch.setattr(module, "compiled", lambda *_: lambda *_arguments: None)
+        assert module.kernel(torch.float32) is None
 
 
 @needs_compiler
@@ -219,6 +276,7 @@ def test_a_compiler_that_does_not_know_this_machine_is_asked_again(tmp_path, mon
     (tmp_path / "old-cc").chmod(0o755)
     monkeypatch.setenv("CC", str(tmp_path / "old-cc"))
     assert kernel(torch.float32) is not None
+    assert of_images.kernel(torch.float64) is not None
 
 
 class Reread(nn.Module):
@@ -267,3 +325,67 @@ def test_weights_that_are_loaded_are_computed_with():
     after = outputs(natively(adaptive, 1), more(inputs, 1))
     assert difference(outputs(other, more(inputs, 1)), after) <= 1e-5
     assert not torch.allclose(before, after)
+
+
+IMAGES = {
+    "as they are": ([], (False, False, 1)),
+    "rectified": ([nn.ReLU()], (True, False, 1)),
+    "pooled": ([nn.ReLU(inplace=True), nn.MaxPool2d(2)], (True, False, 2)),
+    "pooled by a tuple": ([nn.ReLU(), nn.MaxPool2d((2, 2), stride=(2, 2))], (True, False, 2)),
+    "pooled with overlap": ([nn.ReLU(), nn.MaxPool2d(3, 2)], None),
+    "pooled with padding": ([nn.ReLU(), nn.MaxPool2d(2, padding=1)], None),
+    "pooled upwards": ([nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)], None),
+    "pooled by averages": ([nn.ReLU(), nn.AvgPool2d(2)], None),
+    "bent": ([nn.Tanh()], (False, False, 1)),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", IMAGES)
+def test_what_native_code_knows_of_images(kind):
+    between, steps = IMAGES[kind]
+    torch.manual_seed(0)
+    x = torch.randn(4, 3, 13, 11)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), *between, nn.Conv2d(8, 5, 3, stride=2, padding=1), nn.Flatten(1), nn.LazyLinear(4))
+    model(x)
+    staged = sparse(model, x, kept="all")
+    adaptive = natively(adapt(staged, x), 1, 3)
+    found = [(each.steps.rectified, each.steps.rectify, each.steps.pool) for each in adaptive.natives if hasattr(each, "steps")]
+    assert found == ([] if steps is None else [steps])
+    for size in (1, 3):
+        assert difference(outputs(staged, (x[:size],)), outputs(adaptive, (x[:size],))) <= 1e-5
+
+
+class Functions(nn.Module):
+    """ReLU and pooling as functions."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 5, 3)
+
+    def forward(self, x):
+        return self.second(F.max_pool2d(F.relu(self.first(x)), 2)).mean(dim=(2, 3))
+
+
+@needs_compiler
+def test_functions_are_known_too():
+    torch.manual_seed(0)
+    x = torch.randn(4, 3, 13, 11)
+    staged = sparse(Functions(), x, kept="all")
+    adaptive = natively(adapt(staged, x), 1)
+    assert [(each.steps.rectified, each.steps.rectify, each.steps.pool) for each in adaptive.natives] == [(False, True, 2)]
+    assert difference(outputs(staged, (x[:1],)), outputs(adaptive, (x[:1],))) <= 1e-5
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", [(1, 7, 6, 6), (1, 9, 6, 6), (8, 6, 6), (1, 8, 1, 6), (1, 8, 2, 3)])
+def test_images_of_another_shape_are_for_torch(shape, monkeypatch):
+    torch.manual_seed(0)
+    x = torch.randn(4, 3, 14, 14)
+    (layer,) = adapt(sparse(Functions(), x, kept="all"), x).natives
+    called = []
+    monkeypatch.setattr(layer, "in_torch", lambda *_: called.append(True))
+    assert layer(torch.randn(1, 8, 9, 7)).shape == (1, 5, 2, 1)  # Another size is none of its business.
+    assert not called
+    layer(torch.randn(shape))
+    assert called

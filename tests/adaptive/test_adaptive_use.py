@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from gallery import GALLERY
-from per_input_networks import WAYS, adapt, difference, force, from_gallery, more, outputs, sparse
+from per_input_networks import NETWORK_WAYS, adapt, difference, force, from_gallery, more, outputs, sparse
 
 import bayesprune as bp
 from bayesprune.adaptive.choice import Line
@@ -17,7 +17,7 @@ def test_threads_get_what_one_gets(needed):
     staged, inputs = from_gallery("lenet5", needed=needed)
     adaptive = adapt(staged, inputs)
     batches = [more(inputs, size, seed) for seed in range(12) for size in (1, 5)]
-    for way in WAYS:
+    for way in NETWORK_WAYS:
         force(adaptive, way, 1, 5)
         expected = [outputs(adaptive, batch) for batch in batches]
         for layer in adaptive.layers:
@@ -28,7 +28,7 @@ def test_threads_get_what_one_gets(needed):
         assert all(a.equal(b) for a, b in zip(got, 3 * expected, strict=True)), way
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", NETWORK_WAYS)
 def test_a_copy_computes_the_same_and_shares_nothing(way):
     staged, inputs = from_gallery("lenet5")
     adaptive = force(adapt(staged, inputs), way, 3)
@@ -62,10 +62,10 @@ def test_other_types_follow(name):
     assert [each.dtype for each in adaptive.example] == [each.dtype for each in double]
     expected = outputs(copy.deepcopy(staged).double(), double)
     assert expected.dtype == torch.float64
-    for way in WAYS:  # Gates were moved into weights in single precision.
+    for way in NETWORK_WAYS:  # Gates were moved into weights in single precision.
         assert difference(expected, outputs(force(adaptive, way, 3), double)) <= 1e-6, way
     adaptive.to(torch.float32)
-    for way in WAYS:
+    for way in NETWORK_WAYS:
         assert difference(outputs(staged, single), outputs(force(adaptive, way, 3), single)) <= 1e-5, way
 
 
@@ -91,7 +91,7 @@ def test_channels_last():
     staged, inputs = from_gallery("lenet5")
     adaptive = adapt(staged, inputs).to(memory_format=torch.channels_last)
     x = inputs[0].contiguous(memory_format=torch.channels_last)
-    for way in WAYS:
+    for way in NETWORK_WAYS:
         assert difference(outputs(staged, inputs), outputs(force(adaptive, way, 3), (x,))) <= 1e-5, way
 
 
@@ -105,7 +105,7 @@ def test_loaded_weights_are_used(part):
     loaded = {name: tensor for name, tensor in source.state_dict().items() if name.startswith(part)}
     adaptive.load_state_dict(loaded, strict=not part)
     assert list(adaptive.plans) == [3]
-    for way in WAYS:
+    for way in NETWORK_WAYS:
         force(adaptive, way, 1, 3)
         for size in (1, 3):
             batch = more(inputs, size)
@@ -141,7 +141,7 @@ def test_gradients_for_inputs_are_those_of_the_compacted_network(name):
         (x,) = more(inputs, size)
         expected = gradient(adaptive.compacted, x)
         assert expected.any()
-        for way in WAYS:
+        for way in NETWORK_WAYS:
             force(adaptive, way, size)
             with torch.inference_mode():
                 adaptive(x)  # What is kept of this must not be in the way.
@@ -155,7 +155,7 @@ def test_gradients_are_those_of_the_masked_model_where_masks_are_flat(needed):
     for gate in bp.gates(staged).values():
         gate.scale.data.fill_(1e-12)
     adaptive = adapt(staged, x)
-    for way in WAYS:
+    for way in NETWORK_WAYS:
         force(adaptive, way, 3)
         for _ in range(2):  # The second time too, if the result is known.
             assert difference(gradient(staged, x), gradient(adaptive, x)) <= 1e-9, way

@@ -50,7 +50,7 @@ class AdaptiveModel(nn.Module):
         batch_sizes: for which ways are chosen; batches of other sizes run as in the compacted network. By default 1, or the example's if
             the model takes no other. See ``prepare``.
         cache: a file that remembers how long layers took; None to measure anew. By default it lies in the user's cache folder.
-        native: whether layers of vectors may be computed by native code, which is compiled if a C compiler is found.
+        native: whether layers may be computed by native code, which is compiled if a C compiler is found.
 
     Raises:
         InputError: the model has no input-dependent gates, or cannot be compacted.

@@ -1,5 +1,6 @@
-"""A layer behind the mask of a vector as one call of native code, the mask included."""
+"""A layer behind a mask as one call of native code, the mask included."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -7,16 +8,18 @@ from torch import Tensor, nn
 
 from bayesprune.adaptive.layers import AdaptiveLayer
 from bayesprune.adaptive.mask_rules import MaskRule
-from bayesprune.adaptive.native.gated_linear import gated_linear, kernel, mask_in_torch
+from bayesprune.adaptive.native import gated_convolution, gated_linear
+from bayesprune.adaptive.native.compiling import Kernel
+from bayesprune.adaptive.native.gated_convolution import Steps
 
 
-class NativeLayer(nn.Module):
-    """Computes from a vector what a gate and the linear layer behind it do, from the units that it needs.
+class NativeLayer(nn.Module, ABC):
+    """Computes what a gate and the layer behind it do, from the units that an input needs.
 
     Where native code cannot be used, for gradients or on another device, torch computes the same.
 
     Args:
-        layer: the linear layer.
+        layer: the layer.
         rule: of the mask.
     """
 
@@ -36,7 +39,7 @@ class NativeLayer(nn.Module):
     def available(self) -> bool:
         """Whether there is native code for the layer as it is now."""
         weights = self.layer.by_unit
-        return weights.device.type == "cpu" and weights.dtype == self.rule.dtype and kernel(weights.dtype) is not None
+        return weights.device.type == "cpu" and weights.dtype == self.rule.dtype and self._kernel(weights.dtype) is not None
 
     def forward(self, x: Tensor) -> Tensor:
         own: Any = self._buffers  # A small layer takes less time than it takes to find the attributes of a module in the usual way.
@@ -46,22 +49,80 @@ class NativeLayer(nn.Module):
         """By another rule: what the layer would take for other masks."""
         layer: Any = self._computes[0]
         weights, dtype = layer._buffers["by_unit"], x.dtype
-        function = kernel(dtype)
+        function = self._kernel(dtype)
         # Native code believes what it is told: whatever is not as it should be is for torch to complain about.
         fits = x.is_cpu and weights.is_cpu and weights.dtype == dtype and rule.dtype == dtype
-        fits = fits and x.ndim == 2 and x.shape[1] == rule.shape[1] == weights.shape[0]
+        fits = fits and self._takes(x) and x.shape[1] == rule.shape[1] == weights.shape[0]
         followed = (x.requires_grad and torch.is_grad_enabled()) or torch.compiler.is_compiling()
         if function is None or not fits or followed:
             return self.in_torch(x, rule)
-        return gated_linear(
-            function, x.contiguous(), rule, self.threshold, self.rectified, weights, layer._modules["layer"]._parameters["bias"]
-        )
+        return self._run(function, x.contiguous(), rule, weights, layer._modules["layer"]._parameters["bias"])
 
     def in_torch(self, x: Tensor, rule: Tensor) -> Tensor:
         """Without native code."""
         read = torch.relu(x) if self.rectified else x
         return self.layer.in_full(read, self.mask(read, rule))
 
+    @abstractmethod
     def mask(self, read: Tensor, rule: Tensor) -> Tensor:
-        """What the vector, positive part taken, is multiplied by."""
-        return mask_in_torch(read, rule, self.threshold)
+        """What is masked, positive part taken, is multiplied by this; of shape (batch, units)."""
+
+    @abstractmethod
+    def _kernel(self, dtype: torch.dtype) -> Kernel | None:
+        """The native code for numbers of a type, if there is any."""
+
+    @abstractmethod
+    def _takes(self, x: Tensor) -> bool:
+        """Whether inputs are of a shape that native code knows, the number of units apart."""
+
+    @abstractmethod
+    def _run(self, function: Kernel, x: Tensor, rule: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor: ...
+
+
+class NativeLinear(NativeLayer):
+    """A linear layer behind the mask of a vector."""
+
+    def mask(self, read: Tensor, rule: Tensor) -> Tensor:
+        return gated_linear.mask_in_torch(read, rule, self.threshold)
+
+    def _kernel(self, dtype: torch.dtype) -> Kernel | None:
+        return gated_linear.kernel(dtype)
+
+    def _takes(self, x: Tensor) -> bool:
+        return x.ndim == 2
+
+    def _run(self, function: Kernel, x: Tensor, rule: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
+        return gated_linear.gated_linear(function, x, rule, self.threshold, self.rectified, weights, bias)
+
+
+class NativeConvolution(NativeLayer):
+    """A convolution of images behind the mask of their channels, with ReLU and pooling in between.
+
+    Args:
+        layer: the layer.
+        rule: of the mask.
+        steps: between mask and result.
+    """
+
+    def __init__(self, layer: AdaptiveLayer, rule: MaskRule, steps: Steps) -> None:
+        super().__init__(layer, rule)
+        self.steps = steps
+
+    def mask(self, read: Tensor, rule: Tensor) -> Tensor:
+        return gated_linear.mask_in_torch(read.mean(dim=(2, 3)), rule, self.threshold)
+
+    def _kernel(self, dtype: torch.dtype) -> Kernel | None:
+        return gated_convolution.kernel(dtype)
+
+    def _takes(self, x: Tensor) -> bool:
+        return x.ndim == 4 and min(x.shape[2:]) >= self.steps.pool and min(self.steps.result_size(x.shape[2], x.shape[3])) > 0
+
+    def _run(self, function: Kernel, x: Tensor, rule: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
+        return gated_convolution.gated_convolution(function, x, rule, self.threshold, self.steps, weights, bias)
+
+
+def native_layer(layer: AdaptiveLayer, rule: MaskRule | None) -> NativeLayer | None:
+    """The native form of a layer, if its mask has a rule."""
+    if rule is None:
+        return None
+    return NativeLinear(layer, rule) if rule.steps is None else NativeConvolution(layer, rule, rule.steps)

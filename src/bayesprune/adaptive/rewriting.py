@@ -10,7 +10,7 @@ from torch import Tensor, fx
 from bayesprune.adaptive.layers import AdaptiveLayer
 from bayesprune.adaptive.lightening import assembled, free_paths, lightened
 from bayesprune.adaptive.mask_rules import find_rule
-from bayesprune.adaptive.native_layers import NativeLayer
+from bayesprune.adaptive.native_layers import NativeLayer, native_layer
 from bayesprune.adaptive.segments import Segment, Unused, find_segments
 
 
@@ -69,8 +69,7 @@ def rewrite(compacted: fx.GraphModule, inputs: tuple[Any, ...]) -> Rewritten:
     shapes = _shapes(network, inputs)
     segments, unused = find_segments(network, shapes)
     layers = [AdaptiveLayer(segment, decides=_decides(network.graph, nodes[segment.consumer])) for segment in segments]
-    rules = [find_rule(network, segment) for segment in segments]
-    natives = [None if rule is None else NativeLayer(layer, rule) for layer, rule in zip(layers, rules, strict=True)]
+    natives = [native_layer(layer, find_rule(network, segment)) for layer, segment in zip(layers, segments, strict=True)]
     graph, new = _copied(network.graph)
     (result,) = (node for node in graph.nodes if node.op == "output")
     result.args = (tuple(new[segment.mask] for segment in segments),)

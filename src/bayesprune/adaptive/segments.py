@@ -241,7 +241,7 @@ class _Walk:
         else:
             fits = word in ELEMENTWISE - {"to"} or (images and word in POOLING and not self._mixes_channels(pooled_dimensions(word)))
             fits = fits and len(node.all_input_nodes) == 1
-            operation = _Called(node.target, node.args[1:], dict(node.kwargs)) if fits else _flat
+            operation = _Called(node.target, node.args[1:], dict(node.kwargs), word) if fits else _flat
         if not fits:
             what = type(layer).__name__ if layer is not None else word or str(node.target)
             raise _StaysDenseError(f"{what} ({node.name}) stands between it and the next layer")
@@ -262,6 +262,25 @@ def leaves_vectors_alone(operation: Operation) -> bool:
     return operation is _flat or isinstance(operation, DROPOUTS)
 
 
+def rectifies(operation: Operation) -> bool:
+    """Whether an operation of a segment is a ReLU."""
+    return type(operation) is nn.ReLU or (isinstance(operation, _Called) and operation.word == "relu")
+
+
+def window_of(operation: Operation) -> int | None:
+    """The side of the windows whose greatest elements an operation of a segment takes, one beside the other; None if it does not."""
+    if type(operation) is not nn.MaxPool2d:
+        return None
+    side, *others = {*_both(operation.kernel_size), *_both(operation.stride)}
+    plain = _both(operation.padding) == (0, 0) and _both(operation.dilation) == (1, 1)
+    return side if plain and not others and not operation.ceil_mode and not operation.return_indices else None
+
+
+def _both(value: int | tuple[int, ...]) -> tuple[int, ...]:
+    """For height and width, where one number may stand for both."""
+    return value if isinstance(value, tuple) else (value, value)
+
+
 @dataclass(frozen=True)
 class _Called:
     """What a node does to its only tensor; not a function inside another, which could not be pickled."""
@@ -269,6 +288,7 @@ class _Called:
     target: Any
     rest: tuple[Any, ...]
     keywords: Mapping[str, Any]
+    word: str | None
 
     def __call__(self, x: Tensor) -> Tensor:
         function = getattr(x, self.target) if isinstance(self.target, str) else partial(self.target, x)

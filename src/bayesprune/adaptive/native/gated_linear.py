@@ -1,17 +1,14 @@
 """A linear layer behind an input-dependent gate, for vectors, as one call of native code."""
 
-from collections.abc import Callable
 from ctypes import c_double, c_int, c_ssize_t, c_void_p
 from functools import cache
-from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bayesprune.adaptive.native.compiling import compiled
+from bayesprune.adaptive.native.compiling import Kernel, compiled
 
-Kernel: TypeAlias = Callable[..., None]
 _NAME = "gated_linear"
 _ARGUMENTS = [c_void_p, c_ssize_t, c_ssize_t, c_ssize_t, c_int, c_void_p, c_double, c_void_p, c_void_p, c_void_p]
 _TOLERANCE = 1e-4
@@ -20,11 +17,8 @@ _TOLERANCE = 1e-4
 @cache
 def kernel(dtype: torch.dtype) -> Kernel | None:
     """The native code for numbers of a type; None where there is no compiler for it, or what it makes computes something else."""
-    function: Any = compiled(_NAME, dtype)
-    if function is None:
-        return None
-    function.argtypes, function.restype = _ARGUMENTS, None
-    return function if _is_right(function, dtype) else None
+    function = compiled(_NAME, dtype, _ARGUMENTS)
+    return function if function is not None and _is_right(function, dtype) else None
 
 
 def gated_linear(
