@@ -9,6 +9,7 @@ candidate at a trade-off are trained side by side; they shrink meanwhile, and no
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -28,12 +29,15 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rows", type=Path, required=True, help="append raw numbers to this JSONL file")
     parser.add_argument("--pretraining", type=int, default=100, help="epochs of the networks that all start from")
+    parser.add_argument("--seeds", nargs="+", type=int, help="instead of the programs' own")
     parser.add_argument("--first", type=int, default=0, help="on a processor: begin with this candidate and trade-off")
     parser.add_argument("--of", type=int, default=1, help="on a processor: take one of so many, for several processes")
     arguments = parser.parse_args()
     make_folder(arguments.rows.parent)
     device, data = torch.device(arguments.device), load_dataset("mnist", None).for_tuning(VALIDATION)
     programs = [PROGRAMS[name] for name in arguments.programs]
+    if arguments.seeds is not None:
+        programs = [replace(program, seeds=arguments.seeds) for program in programs]
     pretrained = {}
     for network in dict.fromkeys(program.network for program in programs):
         seeds = sorted({seed for program in programs if program.network == network for seed in program.seeds})

@@ -20,7 +20,7 @@ def test_convolutions_of_lenet5_weigh_more(method, weights):
     assert len(weights) == len(build_network("lenet5-caffe").gate_places())
 
 
-@pytest.mark.parametrize("recipe", ["consistent", "smooth"])
+@pytest.mark.parametrize("recipe", ["consistent", "smooth", "brief"])
 def test_own_recipes_weigh_units_by_what_they_cost(recipe):
     pixels, *hidden = gate_weights("lenet-500-300", "dbb", recipe)
     assert all(weight > pixels for weight in hidden)

@@ -19,7 +19,7 @@ from bayesprune.adaptive.layers import AdaptiveLayer, NothingNeeded
 from bayesprune.adaptive.native_layers import NativeLayer
 from bayesprune.adaptive.plan import ExecutionPlan, PlannedLayer
 from bayesprune.adaptive.rewriting import rewrite
-from bayesprune.adaptive.ways import NATIVE
+from bayesprune.adaptive.ways import FULL, NATIVE
 from bayesprune.compact import compact
 from bayesprune.compact.certificate import tensor_arguments
 from bayesprune.errors import BayespruneWarning, InputError
@@ -29,6 +29,8 @@ from bayesprune.gates import require_gates
 _BATCHES, _ROUNDS = 20, 5
 """Of the example, on which the whole network is timed, and how often each."""
 _MOST_SETTLED = 64
+_WORTHWHILE = 0.9
+"""Of its time, what a layer may take in another way: its weights are closer at hand while it is measured than in a network."""
 
 
 class AdaptiveModel(nn.Module):
@@ -197,13 +199,15 @@ class AdaptiveModel(nn.Module):
             choice = self.calibration.choice(segment, layer, shape, size, usable)
             looks = _looks(mask, size)
             expected = statistics.fmean(choice.expected(*look) for look in looks)
-            way: str = Counter(choice.way_for(*look) or "full" for look in looks).most_common(1)[0][0]
-            if expected < choice.full:
+            way: str = Counter(choice.way_for(*look) or FULL for look in looks).most_common(1)[0][0]
+            if expected < _WORTHWHILE * choice.full:
                 layer.choices[size] = choice
+            else:
+                way, expected = FULL, choice.full
             full, expected = choice.mask + choice.full, choice.mask + expected
             if usable is not None and choice.native is not None:
                 seconds = statistics.fmean(choice.native.at(total) for _, total in looks)
-                if seconds < min(full, expected):
+                if seconds < _WORTHWHILE * expected:
                     way, expected = NATIVE, seconds
                     natively.append(usable)
             planned.append(PlannedLayer(segment.name, layer.units, float(mask.sum(dim=1).double().mean()), way, 1e6 * full, 1e6 * expected))

@@ -26,10 +26,6 @@ class PlannedLayer:
     expected_us: float
 
     @property
-    def pays(self) -> bool:
-        return self.expected_us < self.full_us
-
-    @property
     def cells(self) -> tuple[str, ...]:
         """Of a table."""
         times = (f"{self.full_us:.1f} us", f"{self.expected_us:.1f} us")

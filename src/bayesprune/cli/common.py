@@ -55,9 +55,9 @@ def _options(
     pass
 
 
-SHRINK_HELP = "Take pruned units out while training goes on, which makes it faster; by default with the recipes fast and smooth."
+SHRINK_HELP = "Take pruned units out while training goes on, which makes it faster; by default with the recipes fast, smooth and brief."
 RECIPE_HELP = (
-    "fast; paper: 200 epochs a stage; consistent, smooth: our own, 300 and 60 epochs. By default fast on a processor, paper on a GPU."
+    "fast; paper: 200 epochs a stage; consistent, smooth, brief: our own, 300, 60 and 100. By default fast on a processor, paper on a GPU."
 )
 PRECISION_HELP = "float32 (the default) or bfloat16, to compute layers in on a GPU."
 

