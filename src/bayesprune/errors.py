@@ -4,6 +4,7 @@ Every error says what was wrong, where, and what to do about it. The command lin
 """
 
 import difflib
+import math
 from collections.abc import Iterable
 
 
@@ -46,6 +47,16 @@ class ClusterError(BayespruneError):
 def one_line(text: str) -> str:
     """The text with line ends and whatever else a terminal would obey written out."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a finite real number, of Python, numpy or torch; truth values and texts are none."""
+    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
+        return False
+    try:
+        return math.isfinite(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return False
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -1,6 +1,5 @@
 """The training objective of a gated model, and the parameter groups that it is trained with."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -8,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bayesprune.errors import InputError
+from bayesprune.errors import InputError, is_number
 from bayesprune.gates import gates, require_gates
 
 KLScale = float | Mapping[str, float] | Sequence[float]
@@ -23,15 +22,15 @@ def gate_scales(model: nn.Module, kl_scale: KLScale) -> dict[str, float]:
         if unknown or missing:
             raise InputError(f"kl_scale must name every gate: unknown {sorted(unknown)}, missing {sorted(missing)}")
         scales = {name: kl_scale[name] for name in names}
-    elif isinstance(kl_scale, Sequence):
+    elif isinstance(kl_scale, Sequence) and not isinstance(kl_scale, str):
         if len(kl_scale) != len(names):
             raise InputError(f"kl_scale has {len(kl_scale)} factors, the model {len(names)} gates: {', '.join(names)}")
         scales = dict(zip(names, kl_scale, strict=True))
     else:
         scales = dict.fromkeys(names, kl_scale)
     for name, scale in scales.items():
-        if not (math.isfinite(scale) and scale >= 0):
-            raise InputError(f"kl_scale must be finite and not negative; for {name} it is {scale}")
+        if not (is_number(scale) and scale >= 0):
+            raise InputError(f"kl_scale must be finite and not negative; for {name} it is {scale!r}")
     return scales
 
 
@@ -53,10 +52,12 @@ def negative_elbo(nll: Tensor, model: nn.Module, n_data: int, kl_scale: KLScale 
     """
     if not isinstance(nll, Tensor):
         raise InputError(f"nll is the loss of a batch as a tensor, not {type(nll).__name__}: hand it over without .item() or float()")
-    if not n_data > 0:
-        raise InputError(f"n_data is the number of training samples, above zero, not {n_data}")
-    if not 0.0 <= warmup <= 1.0:
-        raise InputError(f"warmup is a factor between 0 and 1, not {warmup}")
+    if not nll.is_floating_point():
+        raise InputError(f"nll is a mean loss, of floating-point numbers, not of {nll.dtype}")
+    if not (is_number(n_data) and n_data > 0):
+        raise InputError(f"n_data is the number of training samples, above zero, not {n_data!r}")
+    if not (is_number(warmup) and 0.0 <= warmup <= 1.0):
+        raise InputError(f"warmup is a factor between 0 and 1, not {warmup!r}")
     scales = gate_scales(model, kl_scale)
     divergence = sum(scales[name] * gate.kl() for name, gate in gates(model).items())
     return nll.mean() + divergence * (warmup / n_data)
@@ -111,8 +112,14 @@ def param_groups(model: nn.Module, lr: float = 1e-3, gate_lr: float | None = Non
         gate_lr: of the gates; by default ``lr`` times the factor that the method was published with, 10 for most.
         weight_decay: of the weights. Where the gates' penalty contains the weights' own regulariser (L0, CD), it is left to the layers that
             no gate controls.
+
+    Raises:
+        InputError: it is no model, or a rate is no number, or negative.
     """
     found = gates(model)
+    for name, value in {"lr": lr, "gate_lr": 0.0 if gate_lr is None else gate_lr, "weight_decay": weight_decay}.items():
+        if not (is_number(value) and value >= 0):
+            raise InputError(f"{name} must be a finite number and not negative, not {value!r}")
     of_gates = {id(p) for gate in found.values() for p in gate.parameters(recurse=False)}
     trained = [p for p in model.parameters() if p.requires_grad]
     weights = [p for p in trained if id(p) not in of_gates]

@@ -37,7 +37,7 @@ def predict(
         activation: applied to the outputs before they are averaged: the softmax over the last dimension by default; None for none.
 
     Raises:
-        InputError: ``x`` is no tensor, or there are no gates to sample from.
+        InputError: ``x`` is no tensor, the model returns something else than one, or there are no gates to sample from.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"predict takes an nn.Module, not {type(model).__name__}: predict(model, x)")
@@ -47,15 +47,26 @@ def predict(
             "torch.as_tensor(x), on the device and of the dtype of the model"
         )
     if samples is not None:
-        if samples < 1:
-            raise InputError(f"samples is a number of masks to draw, at least 1, not {samples}")
+        if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
+            raise InputError(f"samples is a number of masks to draw, at least 1, not {samples!r}")
         require_gates(model)
-    finish = activation if activation is not None else lambda output: output
+    if activation is not None and not callable(activation):
+        raise InputError(f"activation is a function of the model's outputs, or None, not {activation!r}")
     with torch.no_grad(), evaluating(model, sampling=samples is not None):
-        total: Tensor = finish(model(x))
+        total = _prediction(model, x, activation)
         for _ in range(1, samples or 1):
-            total = total + finish(model(x))
+            total = total + _prediction(model, x, activation)
     return total / (samples or 1)
+
+
+def _prediction(model: nn.Module, x: Tensor, activation: Callable[[Tensor], Tensor] | None) -> Tensor:
+    outputs = model(x)
+    if not isinstance(outputs, Tensor):
+        raise InputError(
+            f"predict is for models that return one tensor, and {type(model).__name__} returns {type(outputs).__name__}: "
+            "wrap it in a module that picks the tensor to predict with"
+        )
+    return outputs if activation is None else activation(outputs)
 
 
 @contextmanager

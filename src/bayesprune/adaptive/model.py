@@ -8,7 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor, fx, nn
@@ -97,6 +97,7 @@ class AdaptiveModel(nn.Module):
         compacted: Any = self.compaction.model.eval()
         compacted.requires_grad_(False)
         self.example = tensor_arguments(compacted, example_inputs)
+        self._ranks = sorted(each.ndim for each in self.example if isinstance(each, Tensor))
         self.compacted = compacted
         self.native = native
         self._rewrite()
@@ -121,7 +122,10 @@ class AdaptiveModel(nn.Module):
         self._device = _device_of(compacted)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        program = self._programs.get(_batch(args or tuple(kwargs.values())), self.plain.forward)
+        inputs = (*args, *kwargs.values())
+        if sorted(each.ndim for each in inputs if isinstance(each, Tensor)) != self._ranks:
+            self._refuse(inputs)
+        program = self._programs.get(_batch(inputs), self.plain.forward)
         if torch.is_autocast_enabled(self._device.type):
             program = self.plain.forward
         try:
@@ -129,16 +133,17 @@ class AdaptiveModel(nn.Module):
         except NothingNeeded:
             return self._known_result(args, kwargs)
         except RuntimeError as error:
-            self._refuse_other_shapes(args or tuple(kwargs.values()), error)
+            given, known = ([each.shape[1:] for each in some if isinstance(each, Tensor)] for some in (inputs, self.example))
+            if given != known:
+                self._refuse(inputs, error)
             raise
 
-    def _refuse_other_shapes(self, inputs: tuple[Any, ...], error: RuntimeError) -> None:
-        """Say so if inputs that did not go through are not like the example's, the size of the batch apart."""
+    def _refuse(self, inputs: tuple[Any, ...], error: RuntimeError | None = None) -> NoReturn:
+        """Say that inputs are not like the example's, the size of the batch apart."""
         given, known = ([tuple(each.shape) for each in some if isinstance(each, Tensor)] for some in (inputs, self.example))
-        if [shape[1:] for shape in given] != [shape[1:] for shape in known]:
-            raise InputError(
-                f"the network does not take inputs of shape {_shown(given)}: its example's were {_shown(known)}, and the batch may differ"
-            ) from error
+        raise InputError(
+            f"the network does not take inputs of shape {_shown(given)}: its example's were {_shown(known)}, and the batch may differ"
+        ) from error
 
     def prepare(self, *batch_sizes: int) -> None:
         """Choose ways for batches of these sizes, which takes a few seconds where layers were not measured before.

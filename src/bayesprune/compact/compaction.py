@@ -83,6 +83,7 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
         raise InputError(f"compact takes an nn.Module, not {type(gated).__name__}")
     found = require_gates(gated)
     inputs = example_inputs if example_inputs is not None else stated_example(gated)
+    _refuse_what_is_no_number(gated, inputs)
     module = trace(gated, inputs)
     _warn_if_nothing_is_pruned(found)
     pruned, masks_left = take_gates_out(module, found)
@@ -123,6 +124,17 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
         note=note,
     )
     return Compaction(small, certificate)
+
+
+def _refuse_what_is_no_number(gated: nn.Module, inputs: ExampleInputs) -> None:
+    """Nothing can be compared with results that are no numbers."""
+    for name, parameter in gated.named_parameters():
+        if bool(parameter.isnan().any()):
+            raise InputError(
+                f"{name} of {type(gated).__name__} is not a number (NaN): its training has diverged; take an earlier state of it"
+            )
+    if any(bool(leaf.isnan().any()) for leaf in tensors_in(inputs)):
+        raise InputError("the example has values that are not numbers (NaN): give one that the model computes something from")
 
 
 def _placeholders(module: fx.GraphModule) -> list[fx.Node]:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from bayesprune.errors import InputError
 from bayesprune.gates.dependent_beta_bernoulli import PHI_EDGE, DependentBetaBernoulli
 from bayesprune.removal.analysis import shape_of, tensor_inputs
 
@@ -27,6 +28,8 @@ class _Writer:
         self.module, self.node, self.gate = module, node, gate
         (self.read,) = tensor_inputs(node)
         self.rank = len(shape_of(self.read))
+        if self.rank < 2:
+            raise InputError("an input-dependent gate looks at batches: give an example with a first dimension for the inputs of a batch")
 
     def product(self) -> fx.Node:
         gate, read = self.gate, self.read

@@ -9,7 +9,13 @@ from bayesprune.gates.contract import Gate
 
 
 def gates(model: nn.Module) -> dict[str, Gate]:
-    """The gates of a model by name, in network order."""
+    """The gates of a model by name, in network order.
+
+    Raises:
+        InputError: it is no model.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"a model is an nn.Module, not {type(model).__name__}")
     found = [(name, module) for name, module in model.named_modules() if isinstance(module, Gate)]
     return dict(sorted(found, key=lambda item: item[1].position))
 

@@ -109,6 +109,10 @@ def fit(
         progress: show bars.
         **hyperparameters: of the method's gate.
     """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"fit takes an nn.Module, not {type(model).__name__}")
+    if not callable(loss):
+        raise InputError(f"loss is a function of outputs and targets, not {loss!r}")
     if next(model.parameters(), None) is None:
         raise InputError(f"{type(model).__name__} has no parameters: there is nothing to train")
     chosen = find_recipe(recipe) if isinstance(recipe, str) else recipe

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from bayesprune.errors import InputError
+from bayesprune.errors import InputError, is_number
 from bayesprune.gates import method_class
 from bayesprune.objective import KLScale
 from bayesprune.training.recipes import Recipe, StageName
@@ -122,8 +122,8 @@ def make_plan(
         precision: see ``Plan``.
     """
     chosen = default_tradeoff(method, recipe) if tradeoff is None else tradeoff
-    if not (math.isfinite(chosen) and chosen > 0):
-        raise InputError(f"a trade-off is a finite number above zero, not {chosen}")
+    if not (is_number(chosen) and chosen > 0):
+        raise InputError(f"a trade-off is a finite number above zero, not {chosen!r}")
     meaning = method_class(static_method(method)).from_tradeoff(chosen, n_data)
     scale: KLScale = meaning.kl_scale if kl_scale is None else kl_scale
     if isinstance(scale, (Mapping, Sequence)):
