@@ -147,11 +147,30 @@ def test_networks_compute_the_same(name, needed, dtype):
     for size in sizes:
         batch = more(inputs, size)
         assert difference(outputs(staged, batch), outputs(adaptive, batch)) <= BOUNDS[dtype]
-    with FlopCounterMode(display=False) as counter:
-        outputs(adaptive, more(inputs, 1))
-    with FlopCounterMode(display=False) as whole:
-        outputs(adaptive.plain, more(inputs, 1))
-    assert counter.get_total_flops() < whole.get_total_flops()  # Torch did not compute what native code did.
+
+
+@needs_compiler
+def test_native_code_is_really_called(monkeypatch):
+    staged, inputs = from_gallery("lenet5")
+    adaptive = natively(adapt(staged, inputs), 1)
+    called = []
+    for layer in adaptive.natives:
+        monkeypatch.setattr(layer, "_run", lambda *arguments, run=layer._run: called.append(True) or run(*arguments))
+    outputs(adaptive, more(inputs, 1))
+    assert len(called) == len(adaptive.natives) > 1
+
+
+@needs_compiler
+def test_who_counts_operations_sees_those_of_torch():
+    staged, inputs = from_gallery("lenet_500_300")
+    adaptive = natively(adapt(staged, inputs), 1)
+    counts = []
+    for network in (adaptive, adaptive.plain):
+        with FlopCounterMode(display=False) as counter:
+            outputs(network, more(inputs, 1))
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0
+    assert bp.cost(adaptive, more(inputs, 1)).macs == bp.cost(adaptive.plain, more(inputs, 1)).macs
 
 
 @needs_compiler
@@ -183,6 +202,21 @@ def test_gradients_are_those_of_torch():
         gradients.append(x.grad)
     assert gradients[0].abs().sum() > 0
     assert difference(*gradients) <= 1e-12
+
+
+@needs_compiler
+def test_other_derivatives_are_those_of_torch():
+    staged, inputs = from_gallery("lenet_500_300", torch.float64)
+    adaptive = natively(adapt(staged, inputs), 1)
+    (x,), (direction,) = more(inputs, 1), more(inputs, 1, seed=1)
+    for derivative in (
+        lambda network: torch.func.jvp(network, (x,), (direction,))[1],
+        lambda network: torch.func.grad(lambda x: network(x).square().sum())(x),
+        lambda network: torch.func.jacrev(network)(x),
+    ):
+        expected = derivative(adaptive.plain)
+        assert expected.abs().sum() > 0
+        assert difference(expected, derivative(adaptive)) <= 1e-12
 
 
 @needs_compiler

@@ -5,12 +5,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from bayesprune.adaptive.layers import AdaptiveLayer
 from bayesprune.adaptive.mask_rules import MaskRule
 from bayesprune.adaptive.native import gated_convolution, gated_linear
 from bayesprune.adaptive.native.compiling import Kernel
 from bayesprune.adaptive.native.gated_convolution import Steps
+
+_PLAIN = (Tensor, nn.Parameter)
 
 
 class NativeLayer(nn.Module, ABC):
@@ -53,8 +56,7 @@ class NativeLayer(nn.Module, ABC):
         # Native code believes what it is told: whatever is not as it should be is for torch to complain about.
         fits = x.is_cpu and weights.is_cpu and weights.dtype == dtype and rule.dtype == dtype
         fits = fits and self._takes(x) and x.shape[1] == rule.shape[1] == weights.shape[0]
-        followed = (x.requires_grad and torch.is_grad_enabled()) or torch.compiler.is_compiling()
-        if function is None or not fits or followed:
+        if function is None or not fits or _is_watched(x):
             return self.in_torch(x, rule)
         return self._run(function, x.contiguous(), rule, weights, layer._modules["layer"]._parameters["bias"])
 
@@ -119,6 +121,18 @@ class NativeConvolution(NativeLayer):
 
     def _run(self, function: Kernel, x: Tensor, rule: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
         return gated_convolution.gated_convolution(function, x, rule, self.threshold, self.steps, weights, bias)
+
+
+def _is_watched(x: Tensor) -> bool:
+    """Whether somebody follows what torch does with a tensor: for gradients of any kind, to compile it, or to count operations."""
+    return (
+        (x.requires_grad and torch.is_grad_enabled())
+        or type(x) not in _PLAIN
+        or forward_ad._current_level >= 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch.compiler.is_compiling()
+    )
 
 
 def native_layer(layer: AdaptiveLayer, rule: MaskRule | None) -> NativeLayer | None:
