@@ -6,13 +6,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fleets import model, nothing, source
-from masking import prune_units
+from masking import prune_at_random, prune_units
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import bayesprune as bp
+from bayesprune.attach.cuts import find_cuts
 from bayesprune.gates import gates
+from bayesprune.models.description import GatePlace
 from bayesprune.models.dropout import KeyedDropout
 from bayesprune.training.evaluation import evaluate, evaluate_members, kept_units
 from bayesprune.training.recipes import StageRecipe
+from bayesprune.training.shrinking import Shrinking
+from bayesprune.training.sources import LoaderBatches
 from bayesprune.training.trainer import StageTrainer
 
 RECIPE = StageRecipe(epochs=8, lr=3e-2, gate_speed=2.0)
@@ -189,3 +195,167 @@ def test_a_diverged_member_does_not_widen_the_others():
     assert list(stage.diverged) == [1]
     assert stage.removals
     assert all(torch.isfinite(tensor).all() for each in (models[0], models[2]) for tensor in each.state_dict().values())
+
+
+class Own(nn.Module):
+    """Layers, and a function that calls them."""
+
+    def __init__(self, compute, **layers):
+        super().__init__()
+        self.compute = compute
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, x):
+        return self.compute(self, x)
+
+
+def maxout():
+    return Own(lambda net, x: net.last(net.first(x).view(-1, 2, 6).amax(1)), first=nn.Linear(16, 12), last=nn.Linear(6, 3))
+
+
+def maxout_of_channels():
+    layers = {"first": nn.Conv2d(3, 16, 3), "second": nn.Conv2d(8, 6, 3), "last": nn.Linear(6, 3)}
+    return Own(lambda net, x: net.last(torch.relu(net.second(net.first(x).unflatten(1, (2, 8)).amax(1))).mean((2, 3))), **layers)
+
+
+def maxout_in_a_sum():
+    layers = {"first": nn.Linear(16, 8), "second": nn.Linear(16, 16), "last": nn.Linear(8, 3)}
+    return Own(lambda net, x: net.last(torch.relu(net.first(x)) + net.second(x).view(-1, 8, 2).amax(-1)), **layers)
+
+
+def repeated():
+    return Own(lambda net, x: net.last(torch.relu(net.first(x)).repeat_interleave(2, -1)), first=nn.Linear(16, 8), last=nn.Linear(16, 3))
+
+
+def rotated(x):
+    even, odd = x[..., ::2], x[..., 1::2]
+    return torch.stack((0.6 * even - 0.8 * odd, 0.8 * even + 0.6 * odd), -1).flatten(-2)
+
+
+def multi_query(heads=4, joined=-1):
+    """Attention with one key and value for all heads; ``joined`` is the width that its code names for the heads together."""
+
+    def compute(net, x):
+        q, k, v = (part(x).unflatten(-1, (count, -1)).transpose(1, 2) for part, count in ((net.q, heads), (net.k, 1), (net.v, 1)))
+        k, v = rotated(k).expand(-1, heads, -1, -1), v.repeat_interleave(heads, 1)
+        y = F.scaled_dot_product_attention(rotated(q), k, v)
+        return net.last(y.transpose(1, 2).reshape(*x.shape[:2], joined)).mean(1)
+
+    return Own(compute, q=nn.Linear(32, 32), k=nn.Linear(32, 32 // heads), v=nn.Linear(32, 32 // heads), last=nn.Linear(32, 3))
+
+
+def used(models):
+    return {name: torch.stack([gates(model)[name].keep() for model in models]) for name in gates(models[0])}
+
+
+def gated_own(build, inputs, share=0.5, seed=0):
+    torch.manual_seed(0)
+    return prune_at_random(bp.sparsify(build().eval(), "bb", example_inputs=inputs), share, seed)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 1.0])
+@pytest.mark.parametrize(
+    ("build", "shape", "staying"),
+    [
+        (maxout, (16,), {"first.output_gate"}),
+        (maxout_of_channels, (3, 8, 8), {"first.output_gate"}),
+        (maxout_in_a_sum, (16,), {"first.output_gate", "second.output_gate"}),
+        (repeated, (16,), set()),
+        (multi_query, (5, 32), set()),
+    ],
+)
+def test_units_that_views_and_repetitions_put_together(build, shape, staying, share):
+    torch.manual_seed(0)
+    inputs = torch.randn(36, *shape)
+    whole = gated_own(build, inputs[:4], share)
+    loader = DataLoader(TensorDataset(inputs, torch.randint(0, 3, (36,))), batch_size=12)
+    options = {"kl_scales": [0.05], "seeds": [1], "shrink": True}
+    stage = StageTrainer([whole], LoaderBatches(loader, "cpu"), StageRecipe(epochs=2, lr=1e-2), F.cross_entropy, **options)
+    finish(stage)
+    assert stage.shrinking.staying.keys() == staying
+    assert stage.removals
+    stage.write_back()
+    with torch.no_grad():
+        expected, found = whole.eval()(inputs), stage.shrinking.narrow[0].model.eval()(inputs)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    if share < 1:
+        torch.testing.assert_close(bp.compact(whole, inputs[:4]).model(inputs), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_unit_whose_zero_takes_part_in_a_maximum_stays():
+    inputs = torch.randn(4, 16)
+    cuts = find_cuts(gated_own(maxout, inputs), inputs)
+    assert cuts.reasons == {"first.output_gate": "no layer has channels that one of its units alone decides on"}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_heads_are_picked_from_features_that_are_fewer(count):
+    inputs = torch.randn(4, 5, 32)
+    models = [gated_own(multi_query, inputs, 0.0) for _ in range(count)]
+    for index, each in enumerate(models):
+        gates(each)["v.output_gate"].prune(torch.tensor([index]))
+        gates(each)["last.input_gate"].prune(torch.tensor([index, 3]))
+    shrinking = Shrinking(models, inputs)
+    candidate = shrinking.candidate(used(models))
+    assert not shrinking.staying
+    for whole, narrow in zip(models, candidate.narrow, strict=True):
+        assert [gate.num_units for gate in gates(narrow.model).values()][-2:] == [7, 2]
+        assert narrow.model.last.in_features == 2 * 7
+        with torch.no_grad():
+            torch.testing.assert_close(narrow.model.eval()(inputs), whole(inputs), rtol=1e-5, atol=1e-6)
+
+
+def test_pruned_units_that_are_kept_stand_where_they_stood():
+    """Zeros hide which units are added to which; those that come back would show it."""
+    inputs = torch.randn(4, 16)
+    whole = gated_own(maxout_in_a_sum, inputs, 0.0)
+    gates(whole)["first.output_gate"].prune(torch.arange(6))
+    gates(whole)["second.output_gate"].prune(torch.arange(8))
+    shrinking = Shrinking([whole], inputs)
+    assert shrinking.candidate(used([whole])) is None
+    assert shrinking.staying.keys() == {"first.output_gate", "second.output_gate"}
+
+
+class Uneven(nn.Sequential):
+    """States units of different sizes."""
+
+    input_shape, gate_defaults = (6,), {}
+
+    def gate_places(self, before_norm=False):
+        return (GatePlace("2", "input", 4, "2", "inputs", -1, (0, 0, 0, 1, 1, 2, 2, 3)),)
+
+    def layers(self):
+        return ()
+
+
+def test_models_side_by_side_stay_of_one_size():
+    models = [bp.sparsify(Uneven(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), "bb").eval() for _ in range(2)]
+    for index, each in enumerate(models):
+        gates(each)["2.input_gate"].prune(torch.tensor([index]))
+    assert Shrinking(models[:1], torch.rand(2, 6)).candidate(used(models[:1])) is not None
+    shrinking = Shrinking(models, torch.rand(2, 6))
+    assert shrinking.candidate(used(models)) is None
+    assert "different sizes" in shrinking.staying["2.input_gate"]
+
+
+@pytest.mark.parametrize(
+    ("build", "shape", "left", "staying"),
+    [
+        (maxout, (16,), [2, 12], {"first.output_gate": "no layer has channels that one of its units alone decides on"}),
+        (lambda: multi_query(4, 32), (6, 32), None, {"v.output_gate": "computes something else, or nothing"}),
+    ],
+    ids=["maxout", "multi_query"],
+)
+def test_fit_goes_through(build, shape, left, staying):
+    torch.manual_seed(0)
+    inputs = torch.randn(36, *shape)
+    loader = DataLoader(TensorDataset(inputs, torch.randint(0, 3, (36,))), batch_size=12)
+    fitted = bp.fit(build(), loader, method="bb", epochs=3, pretrain=False, progress=False, keep_init=-9.0)
+    (stage,) = fitted.stages
+    assert left is None or stage["removals"][-1]["left"] == left
+    assert all(reason in stage["staying"][name] for name, reason in staying.items())
+    with pytest.warns(bp.BayespruneWarning, match="no longer depend"):
+        compacted = bp.compact(fitted.model, inputs[:4])
+    with torch.no_grad():
+        torch.testing.assert_close(compacted.model(inputs), fitted.model.eval()(inputs), rtol=1e-4, atol=1e-5)

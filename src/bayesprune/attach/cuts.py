@@ -158,8 +158,9 @@ def _cuts_of(model: nn.Module, name: str, gate: Gate, nodes: Mapping[str, fx.Nod
     cuts = [Cut(layer, side, owners[0]) for (layer, side), owners in (candidates or {}).items() if owners]
     for cut in cuts:
         _require_cuttable(model, cut, baseline.module)
-    if all(cut.side != "outputs" for cut in cuts) and name.removesuffix(".input_gate") not in {cut.layer for cut in cuts}:
-        raise _CannotCutError("no layer computes its units for it alone")
+    places = {(cut.layer, cut.side) for cut in cuts}
+    if all(cut.side != "outputs" for cut in cuts) and (name.removesuffix(".input_gate"), "inputs") not in places:
+        raise _CannotCutError("no layer has channels that one of its units alone decides on")
     return cuts
 
 

@@ -1,8 +1,10 @@
 """Taking units out of models while they are trained, so that steps get cheaper as the networks thin."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from bayesprune.attach.cuts import Cuts, find_cuts
-from bayesprune.gates import gates
+from bayesprune.gates import Gate, gates
 from bayesprune.prediction import evaluating
 from bayesprune.training.narrow import Kept, Narrow, narrowed, unit_mask
 
@@ -79,13 +81,19 @@ class Shrinking:
                 return None
             made = self._made(kept)
             failed = [index for index, each in enumerate(made) if not self._is_same(self.models[index], each)]
-            if not failed and self._trains_alike(made[0]):
+            works = not failed and self._trains_alike(made[0])
+            if works and _are_of_one_size(made):
                 return Candidate(made, kept)
             members = failed or [0]
             going = [group for group in self.cuts.groups() if not self.staying.keys() & set(group)]
-            culprits = [group for group in going if not all(self._works_alone(group, index, kept[index]) for index in members)] or going
-            for name in self.cuts.deciding_on(name for group in culprits for name in group):
-                self.staying[name] = "without its pruned units the model computes something else, or nothing"
+            if works:
+                culprits = [group for group in going if not _are_of_one_size([self._alone(group, *each) for each in enumerate(kept)])]
+                reason = "without their pruned units the models side by side are of different sizes"
+            else:
+                culprits = [group for group in going if not all(self._works_alone(group, index, kept[index]) for index in members)]
+                reason = "without its pruned units the model computes something else, or nothing"
+            for name in self.cuts.deciding_on(name for group in culprits or going for name in group):
+                self.staying[name] = reason
 
     def adopt(self, candidate: "Candidate") -> None:
         """Go on from these models. Units that went with those of other gates count as pruned."""
@@ -127,31 +135,46 @@ class Shrinking:
         return [narrowed(model, self.cuts, each) for model, each in zip(self.models, kept, strict=True)]
 
     def _present(self, gate: str, kept: Kept) -> Tensor:
-        """Which units of a whole gate arrive, if layers before it are cut as proposed."""
-        present = torch.ones(gates(self.models[0])[gate].num_units, dtype=torch.bool)
+        """Which units of a whole gate arrive, if layers before it are cut as proposed: those of which any channel does."""
+        whole = gates(self.models[0])[gate]
+        unit = torch.arange(whole.num_units) if whole.units.groups is None else whole.units.groups.cpu()
+        arriving = torch.ones(len(unit), dtype=torch.bool)
         for other, owned in self.cuts.by_gate.items():
             for cut in owned:
                 if self.cuts.gathers(gate) and other != gate and (cut.layer, cut.side) == (gate, "units"):
-                    present &= unit_mask(kept[other], int(cut.owner.max()) + 1)[cut.owner]
-        return present
+                    arriving &= unit_mask(kept[other], gates(self.models[0])[other].num_units)[cut.owner]
+        return unit_mask(unit[arriving], whole.num_units)
 
     def _width(self, needed: int, there: int) -> int:
         """How wide a layer becomes; at least two units, because a single one would be broadcast where the model adds it to wider ones."""
         aligned = -(-max(needed, 2) // self.alignment) * self.alignment
         return min(aligned, there)
 
+    def _alone(self, group: Sequence[str], index: int, kept: Kept) -> Narrow:
+        """A model that has lost only units of these gates."""
+        return narrowed(self.models[index], Cuts({name: self.cuts.by_gate[name] for name in group}), {name: kept[name] for name in group})
+
     def _works_alone(self, group: Sequence[str], index: int, kept: Kept) -> bool:
         """Whether a model can lose the units of these gates."""
-        model = self.models[index]
-        narrow = narrowed(model, Cuts({name: self.cuts.by_gate[name] for name in group}), {name: kept[name] for name in group})
-        return self._is_same(model, narrow) and (index > 0 or self._trains_alike(narrow))
+        narrow = self._alone(group, index, kept)
+        return self._is_same(self.models[index], narrow) and (index > 0 or self._trains_alike(narrow))
 
     @torch.no_grad()
     def _is_same(self, model: nn.Module, narrow: Narrow) -> bool:
-        """Whether a narrower model computes what the whole one does; one that has diverged is not asked."""
+        """Whether a narrower model computes what the whole one does; one that has diverged is not asked.
+
+        Units that it keeps though they are pruned may come back: what they would then do has to be the same, too.
+        """
         with evaluating(model), evaluating(narrow.model):
-            expected = tree_leaves(model(self.example_inputs))
-            found = self._outputs(narrow.model)
+            if not self._agree(model, narrow.model):
+                return False
+            masks = {name: _left_of(gate) for name, gate in gates(narrow.model).items()}
+            with _in_use(model, masks), _in_use(narrow.model, {name: mask[mask] for name, mask in masks.items()}):
+                return self._agree(model, narrow.model)
+
+    def _agree(self, model: nn.Module, narrow: nn.Module) -> bool:
+        """Whether two models compute the same for the example."""
+        expected, found = tree_leaves(model(self.example_inputs)), self._outputs(narrow)
         return [_shape(each) for each in found] == [_shape(each) for each in expected] and all(
             _is_close(one, other) for one, other in zip(found, expected, strict=True) if isinstance(one, Tensor)
         )
@@ -170,6 +193,34 @@ class Shrinking:
             return tree_leaves(model(self.example_inputs))
         except Exception:  # noqa: BLE001  A user's code may raise anything where it meets a size that it does not expect.
             return []
+
+
+def _are_of_one_size(models: Sequence[Narrow]) -> bool:
+    """Whether models can be trained side by side: not if each keeps other units, and those have different numbers of channels."""
+    return len({tuple(tensor.shape for tensor in (*each.model.parameters(), *each.model.buffers())) for each in models}) == 1
+
+
+def _left_of(gate: Gate) -> Tensor:
+    """Which of the units of a whole gate a narrower one has."""
+    if gate.noise_columns is None:
+        return torch.ones(gate.num_units, dtype=torch.bool)
+    return unit_mask(gate.noise_columns.long(), gate.noise_width)
+
+
+@contextmanager
+def _in_use(model: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[None]:
+    """Let the gates of a model pass on the units in these masks as they are, and nothing of the others."""
+    handles = [gate.register_forward_hook(partial(_pass_on, masks[name])) for name, gate in gates(model).items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _pass_on(mask: Tensor, gate: Any, inputs: tuple[Any, ...], _output: Any) -> Tensor:
+    (x,) = inputs
+    return torch.mul(x, gate.units.spread(mask.to(x), x))
 
 
 def _shape(output: Any) -> Any:
