@@ -1,7 +1,7 @@
 """Example inputs of any model: a tensor, a tuple of positional arguments or a dictionary of keyword arguments."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 from bayesprune.errors import InputError
 
 ExampleInputs: TypeAlias = Tensor | tuple[Any, ...] | Mapping[str, Any]
+_FEW_ELEMENTS = 2**17
+"""Up to so many elements inputs are doubled in size; larger ones grow by half first, for the time that a model takes with them."""
 
 
 def call(model: nn.Module, example_inputs: ExampleInputs) -> Any:
@@ -87,26 +89,75 @@ def with_batch_size(example_inputs: ExampleInputs, size: int) -> ExampleInputs:
     return changed
 
 
-def with_other_sizes(example_inputs: ExampleInputs) -> Iterator[list[ExampleInputs]]:
-    """The inputs in other sizes than that of the batch: longer sequences, smaller images.
+def with_own_memory(example_inputs: ExampleInputs) -> ExampleInputs:
+    """The inputs, each in memory of its own.
+
+    Tracers and exporters take tensors that are the same memory for one: a tensor that is given twice, or one that the model holds too.
+    """
+    args, kwargs = arguments(example_inputs)
+    with torch.no_grad():
+        if isinstance(example_inputs, Tensor):
+            return example_inputs.clone()
+        own: ExampleInputs = tree_map_only(Tensor, torch.clone, kwargs or args)
+    return own
+
+
+def with_other_values(example_inputs: ExampleInputs, *, whole_numbers: bool = True) -> ExampleInputs:
+    """Inputs like these with other numbers, drawn for each tensor by itself: equal tensors become different ones.
+
+    Args:
+        example_inputs: what to change; the result is always the same.
+        whole_numbers: whether numbers that are not floating-point, such as tokens and masks, change too: they are drawn from those there.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def other(leaf: Tensor) -> Tensor:
+        if leaf.is_floating_point():
+            noise = torch.randn(leaf.shape, generator=generator, dtype=torch.float64).to(leaf.device, leaf.dtype)
+            return -0.7 * leaf + 0.3 * noise * (leaf.std() if leaf.numel() > 1 else 1.0)
+        if not whole_numbers or leaf.numel() == 0:
+            return leaf
+        return leaf.flatten()[torch.randint(leaf.numel(), leaf.shape, generator=generator).to(leaf.device)]
+
+    args, kwargs = arguments(example_inputs)
+    changed: ExampleInputs = tree_map_only(Tensor, other, kwargs or args)
+    return changed
+
+
+class Resized(NamedTuple):
+    """Inputs with some dimensions changed: alternatives, of which one is enough in either direction."""
+
+    smaller: list[ExampleInputs]
+    larger: list[ExampleInputs]
+
+
+def with_other_sizes(example_inputs: ExampleInputs) -> Iterator[list[Resized]]:
+    """The inputs in other sizes than that of the batch: shorter and longer sequences, smaller and larger images.
 
     Dimensions of one size, in all tensors, change together, because they often mean the same; then only those at one place of the shape,
-    such as all heights without the widths, for all places but one. Every item is a list of alternatives, of which one is enough. Which of
-    them a model takes only the model knows.
+    such as all heights without the widths. Every item is about one size: first all its dimensions together, then, if they are at several
+    places, those of each place, the last one first. Which of them a model takes only the model knows.
     """
     now = batch_size(example_inputs)
     args, kwargs = arguments(example_inputs)
     leaves, structure = tree_flatten(kwargs or args)
 
-    def resized(places: list[tuple[int, int]], size: int) -> list[ExampleInputs]:
-        alternatives: list[ExampleInputs] = []
-        for other in (size // 2 if size % 2 == 0 else size - 1, 2 * size)[size == 1 :]:
-            changed = list(leaves)
-            for position, dim in places:
-                index = torch.arange(other, device=leaves[position].device) % size
-                changed[position] = changed[position].index_select(dim, index)
-            alternatives.append(tree_unflatten(changed, structure))
-        return alternatives
+    def in_size(places: list[tuple[int, int]], size: int, other: int) -> ExampleInputs:
+        changed = list(leaves)
+        for position, dim in places:
+            index = torch.arange(other, device=leaves[position].device) % size
+            changed[position] = changed[position].index_select(dim, index)
+        inputs: ExampleInputs = tree_unflatten(changed, structure)
+        return inputs
+
+    def resized(places: list[tuple[int, int]], size: int) -> Resized:
+        elements: dict[int, int] = {position: leaves[position].numel() for position, _ in places}
+        for position, _ in places:
+            elements[position] *= 2
+        doubled_first = sum(elements.values()) <= _FEW_ELEMENTS
+        fewer = [] if size == 1 else [size // 2 if size % 2 == 0 else size - 1]
+        more = dict.fromkeys((2 * size, _half_as_much_again(size)) if doubled_first else (_half_as_much_again(size), 2 * size))
+        return Resized([in_size(places, size, other) for other in fewer], [in_size(places, size, other) for other in more])
 
     places = [
         (position, dim)
@@ -118,9 +169,15 @@ def with_other_sizes(example_inputs: ExampleInputs) -> Iterator[list[ExampleInpu
     for size in dict.fromkeys(leaves[position].shape[dim] for position, dim in places):
         group = [(position, dim) for position, dim in places if leaves[position].shape[dim] == size]
         *apart, last = [[place for place in group if place[1] == dim] for dim in dict.fromkeys(dim for _, dim in group)]
-        yield resized(group, size) + (resized(last, size) if apart else [])
-        for part in apart:
-            yield resized(part, size)
+        yield [resized(part, size) for part in (group, *((last, *apart) if apart else ()))]
+
+
+def _half_as_much_again(size: int) -> int:
+    """About 3/2 of a size, divisible by the power of two that it is divisible by, up to a quarter of it: strides and patches fit still."""
+    step = max(1, size & -size)
+    while step > max(1, size // 4):
+        step //= 2
+    return size + step * max(1, size // 2 // step)
 
 
 def first_line(error: BaseException) -> str:

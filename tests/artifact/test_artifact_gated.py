@@ -7,7 +7,7 @@ import torch
 from gallery import GALLERY
 from torch import nn
 
-from bayesprune import make_dependent, sparsify
+from bayesprune import compact, make_dependent, sparsify
 from bayesprune.artifact import file, load, read_description, save
 from bayesprune.errors import BayespruneError, InputError, StorageError
 from bayesprune.gates import METHODS, gates
@@ -263,3 +263,29 @@ def test_settings_of_every_gate_come_back(tmp_path, method, settings):
     for (name, gate), twin in zip(gates(gated).items(), gates(back).values(), strict=True):
         assert {key: getattr(twin, key) for key in settings} == {key: getattr(gate, key) for key in settings}, name
         assert torch.equal(gate.kl(), twin.kl()), name
+
+
+class Asserting(nn.Module):
+    """Which torch.fx cannot follow."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 10), nn.Linear(10, 3)
+
+    def forward(self, x):
+        assert len(x) > 0
+        return self.b(torch.relu(self.a(x)))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.filterwarnings("ignore:no unit is under")
+def test_a_model_that_was_compacted_before(method, tmp_path):
+    """To look at a model leaves it as it was, and what is saved of it fits the model that it was made from."""
+    torch.manual_seed(0)
+    model, x = Asserting().eval(), torch.randn(4, 6)
+    gated = sparsify(model, method, example_inputs=x).eval()
+    before = {name: value.clone() for name, value in gated.state_dict().items()}
+    assert compact(gated, x).certificate.tracer == "torch.export"
+    assert same(gated.state_dict(), before)
+    save(gated, tmp_path / "gated")
+    assert same(load(tmp_path / "gated", into=model).state_dict(), before)

@@ -196,3 +196,78 @@ def test_same_weights_as_the_artifact(small_model, small_input, tmp_path):
     save(small_model, tmp_path / "a.safetensors", example_inputs=small_input)
     export_onnx(load(tmp_path / "a.safetensors"), small_input, tmp_path / "a.onnx", opset=18)
     assert onnx.load(tmp_path / "a.onnx").opset_import[0].version == 18
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.out = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x, y):
+        return self.out(torch.relu(self.a(x)) - torch.relu(self.b(y)))
+
+
+def test_the_same_tensor_twice(tmp_path):
+    model, (x, y) = Two().eval(), torch.randn(2, 3, 6, generator=torch.Generator().manual_seed(0))
+    export_onnx(model, (x, x), tmp_path / "a.onnx")
+    torch.testing.assert_close(run(tmp_path / "a.onnx", (x, y))[0], model(x, y).detach(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dynamic_batch", [True, False])
+def test_the_check_is_not_on_the_example_alone(dynamic_batch, tmp_path, monkeypatch):
+    """A file that takes its two inputs for one computes the same as long as they are equal."""
+    module = importlib.import_module("bayesprune.artifact.onnx")
+    real = module.onnx_content
+
+    def wrong(model, *arguments):
+        changed = onnx.load_from_string(real(model, *arguments))
+        for node in changed.graph.node:
+            node.input[:] = ["x" if name == "y" else name for name in node.input]
+        return changed.SerializeToString()
+
+    monkeypatch.setattr(module, "onnx_content", wrong)
+    x = torch.randn(3, 6)
+    with pytest.raises(InputError, match="computes something else"):
+        export_onnx(Two().eval(), (x, x), tmp_path / "a.onnx", dynamic_batch=dynamic_batch)
+
+
+def test_a_model_for_certain_numbers_is_checked_on_the_example(tmp_path):
+    """Of negative numbers the logarithm is not a number, of which runtimes make what they like."""
+
+    class Logarithm(nn.Module):
+        def forward(self, x):
+            return torch.relu(torch.log(x))
+
+    export_onnx(Logarithm(), torch.rand(3, 6) + 0.5, tmp_path / "a.onnx")
+
+
+@pytest.mark.parametrize("result", [lambda x: (x + 1, x.shape[0]), lambda x: {"y": x + 1, "scale": 2.0}, lambda x: [x + 1, "text"]])
+def test_a_model_that_returns_more_than_tensors(result, tmp_path):
+    class Returns(nn.Module):
+        def forward(self, x):
+            return result(x)
+
+    with pytest.raises(InputError, match=r"Returns returns an object of type \w+ \(.*\): an ONNX file gives tensors only"):
+        export_onnx(Returns(), torch.ones(2, 3), tmp_path / "a.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_returns_nothing_beside_a_tensor(tmp_path):
+    class Returns(nn.Module):
+        def forward(self, x):
+            return x + 1, None
+
+    export_onnx(Returns(), torch.ones(2, 3), tmp_path / "a.onnx")
+    assert torch.equal(run(tmp_path / "a.onnx", (torch.ones(2, 3),))[0], torch.full((2, 3), 2.0))
+
+
+@pytest.mark.parametrize("form", [lambda given: (given,), lambda given: {"given": given}])
+def test_a_dictionary_as_the_only_argument(form, tmp_path):
+    class Takes(nn.Module):
+        def forward(self, given):
+            return given["q"] - 2 * given["p"]
+
+    first, second = torch.randn(2, 3, 6)
+    export_onnx(Takes(), form({"q": first, "p": first}), tmp_path / "a.onnx")
+    torch.testing.assert_close(run(tmp_path / "a.onnx", (first, second))[0], first - 2 * second)

@@ -3,6 +3,7 @@
 import copy
 import operator
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from bayesprune.artifact import LoadedNetwork, load, read_description, save
-from bayesprune.errors import InputError
+from bayesprune.errors import BayespruneWarning, InputError
 from bayesprune.graph import trace
 
 
@@ -235,3 +236,26 @@ def test_buffer_that_is_no_part_of_the_state(tmp_path):
     network = round_trip(traced, tmp_path / "a")
     assert same(network(x), model(x))
     assert network.state_dict().keys() == traced.state_dict().keys()
+
+
+@pytest.mark.parametrize("size", [8, 16], ids=["above the example", "below it"])
+def test_a_model_that_branches_on_its_size_says_so(size, tmp_path):
+    class Branching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x):
+            return self.fc(2 * x if x.shape[-1] > 10 else x)
+
+    with pytest.warns(BayespruneWarning, match="what is saved is for inputs of the example's size") as caught:
+        save(Branching(), tmp_path / "network", example_inputs=torch.randn(2, 3, size, size))
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+@pytest.mark.parametrize("name", ["resnet_basic", "lenet5", "lstm_tail"])
+def test_a_model_that_does_not_says_nothing(name, tmp_path):
+    model, inputs = example(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", BayespruneWarning)
+        save(model, tmp_path / "network", example_inputs=inputs)

@@ -95,19 +95,67 @@ def test_one_gate_with_nothing_left():
     torch.testing.assert_close(result.model(fresh), gated(fresh), rtol=1e-11, atol=1e-13)
 
 
+class Branching(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 4, 3, padding=1)
+
+    def forward(self, x):
+        y = torch.relu(self.first(x))
+        return self.second(y * self.factor if x.shape[-1] > 12 else y)
+
+
+@pytest.mark.parametrize("size", [8, 16], ids=["above the example", "below it"])
 @pytest.mark.parametrize("factor", [2.0, 1 + 1e-6])
-def test_a_model_that_branches_on_its_size_says_so(factor):
-    class Branching(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 4, 3, padding=1)
-
-        def forward(self, x):
-            y = torch.relu(self.first(x))
-            return self.second(y * factor if x.shape[-1] > 12 else y)
-
-    x = torch.randn(2, 3, 16, 16, dtype=torch.float64)
-    gated = prune_at_random(bp.sparsify(Branching().double().eval(), "bb", example_inputs=x), 0.5)
+def test_a_model_that_branches_on_its_size_says_so(factor, size):
+    x = torch.randn(2, 3, size, size, dtype=torch.float64)
+    gated = prune_at_random(bp.sparsify(Branching(factor).double().eval(), "bb", example_inputs=x), 0.5)
     with pytest.warns(bp.BayespruneWarning, match="inputs of the example's size"):
         result = bp.compact(gated, x)
     assert "the example's size" in result.certificate.note
+
+
+class FixedWidth(nn.Module):
+    """Takes any height, and does something else above ten."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 4, 3, padding=1), nn.Linear(8, 2)
+
+    def forward(self, x):
+        y = torch.relu(self.first(x))
+        return self.last(self.second(2 * y if x.shape[2] > 10 else y))
+
+
+def test_a_branch_on_one_of_two_equal_sizes():
+    x = torch.randn(2, 3, 8, 8)
+    gated = prune_at_random(bp.sparsify(FixedWidth().eval(), "bb", example_inputs=x), 0.5)
+    with pytest.warns(bp.BayespruneWarning, match="inputs of the example's size"):
+        bp.compact(gated, x)
+
+
+class Tagger(nn.Module):
+    """Its second result is (2, batch, 6): two is the number of directions."""
+
+    def __init__(self):
+        super().__init__()
+        self.recurrent = nn.GRU(4, 6, batch_first=True, bidirectional=True)
+        self.head = nn.Sequential(nn.Linear(12, 9), nn.ReLU(), nn.Linear(9, 4))
+
+    def forward(self, x):
+        outputs, hidden = self.recurrent(x)
+        return self.head(outputs), hidden
+
+
+@pytest.mark.parametrize("batch", [2, 3, 5])
+@pytest.mark.parametrize("share", [0.5, 1.0])
+@pytest.mark.filterwarnings("ignore:the outputs no longer depend")
+def test_a_result_with_as_many_rows_as_the_batch_of_the_trial(share, batch):
+    torch.manual_seed(0)
+    x = torch.randn(batch, 5, 4, dtype=torch.float64)
+    gated = prune_at_random(bp.sparsify(Tagger().double().eval(), "bb", example_inputs=x), share)
+    result = bp.compact(gated, x)
+    assert result.certificate.note == ""
+    fresh = torch.randn(3, 7, 4, dtype=torch.float64)
+    torch.testing.assert_close(result.model(fresh), gated(fresh), rtol=1e-11, atol=1e-13)

@@ -63,6 +63,29 @@ def test_the_model_keeps_its_parameters_and_its_mode():
     assert graph.conv1.weight is model.conv1.weight
 
 
+@pytest.mark.parametrize("reading", [False, True], ids=["torch.fx", "torch.export"])
+def test_buffers_that_are_no_part_of_the_state_stay_so(reading):
+    """A graph registers the tensors that it reads, which must not be in the model's own layers and gates."""
+
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 3)
+            self.second.register_buffer("mask", torch.ones(3), persistent=False)
+
+        def forward(self, x):
+            assert not reading or len(x) > 0
+            return self.second(self.first(x).relu()) * self.second.mask
+
+    gated = sparsify(Masked(), "l0", example_inputs=X)
+    assert "second.mask" not in gated.state_dict()  # Which sparsify has traced.
+    before, registries = list(gated.state_dict()), [set(module._non_persistent_buffers_set) for module in gated.modules()]
+    graph = trace(gated, X)
+    assert graph.meta["tracer"] == ("torch.export" if reading else "torch.fx")
+    assert list(gated.state_dict()) == before
+    assert [set(module._non_persistent_buffers_set) for module in gated.modules()] == registries
+
+
 class Steps(nn.Module):
     """A linear layer and whatever comes after it."""
 

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import os
+import reprlib
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,16 @@ from torch.utils import _pytree as pytree
 from bayesprune.artifact.file import file_to_write
 from bayesprune.artifact.network import LoadedNetwork
 from bayesprune.errors import InputError, how_to_install
-from bayesprune.example_inputs import ExampleInputs, arguments, batch_size, first_line, tensors_in, with_batch_size
+from bayesprune.example_inputs import (
+    ExampleInputs,
+    arguments,
+    batch_size,
+    first_line,
+    tensors_in,
+    with_batch_size,
+    with_other_values,
+    with_own_memory,
+)
 from bayesprune.gates import gates
 from bayesprune.graph.calls import run_example
 from bayesprune.graph.quiet import quiet_tracers
@@ -43,15 +53,16 @@ def export_onnx(
 
     Args:
         model: a model without gates.
-        example_inputs: a tensor, a tuple of positional arguments or a mapping of keyword arguments that it runs on.
+        example_inputs: a tensor, a tuple of positional arguments or a mapping of keyword arguments that it runs on; tensors may be in
+            containers, whose tensors are inputs of the file one by one.
         path: of the file; one that is there is replaced when the new one has been checked.
         opset: the version of ONNX's operators, 18 to 23; older and newer ones work for some models.
         dynamic_batch: whether the first dimension of the inputs may have any size.
-        check: run the file with onnxruntime on the example, and on a batch of another size if that may be, and compare.
+        check: run the file with onnxruntime on the example and on other numbers, in a batch of another size if that may be, and compare.
 
     Raises:
-        InputError: the model has gates or cannot be exported, in this opset or at all, the file computes something else, or what
-            ``bayesprune[onnx]`` installs is missing.
+        InputError: the model has gates, returns something else than tensors or cannot be exported, in this opset or at all, the file
+            computes something else, or what ``bayesprune[onnx]`` installs is missing.
         StorageError: the file cannot be written.
     """
     _check_model(model)
@@ -62,13 +73,13 @@ def export_onnx(
     for needed in ("onnx", "onnxscript", *(("onnxruntime",) if check else ())):
         required(needed)
     example = with_batch_size(example_inputs, 2) if dynamic_batch and batch_size(example_inputs) == 1 else example_inputs
-    run_example(model, example)
+    _check_result(model, run_example(model, example))
     with evaluating(model):
         content = onnx_content(model, example, opset, dynamic_batch)
     if check:
-        other_batch = [with_batch_size(example, batch_size(example) + 1)] if dynamic_batch else []
+        elsewhere = _with_numbers(model, with_batch_size(example, batch_size(example) + 1) if dynamic_batch else example)
         fixed = "If its batch size is fixed, give dynamic_batch=False; " if dynamic_batch else ""
-        check_content(model, [example, *other_batch], content, advice=f"{fixed}check=False writes it all the same")
+        check_content(model, [example, elsewhere], content, advice=f"{fixed}check=False writes it all the same")
     write_bytes(target, content)
 
 
@@ -81,6 +92,25 @@ def _check_model(model: nn.Module) -> None:
         if advice := getattr(module, "export_advice", None):
             raise InputError(f"export_onnx cannot write an {type(module).__name__}: {advice}")
     check_channels(model)
+
+
+def _check_result(model: nn.Module, result: Any) -> None:
+    for leaf in pytree.tree_leaves(result):
+        if leaf is not None and not isinstance(leaf, Tensor):
+            raise InputError(
+                f"{type(model).__name__} returns an object of type {type(leaf).__name__} ({reprlib.repr(leaf)}): an ONNX file gives "
+                "tensors only. Export a model that returns its tensors alone; sizes can be read from their shapes"
+            )
+
+
+def _with_numbers(model: nn.Module, inputs: ExampleInputs) -> ExampleInputs:
+    """Other numbers than these, unless the model can do nothing with them: runtimes differ in what they make of NaN."""
+    other = with_other_values(inputs)
+    try:
+        defined = not any(bool(tensor.isnan().any()) for tensor in tensors_in(run_example(model, other)))
+    except InputError:
+        return inputs
+    return other if defined else inputs
 
 
 def check_channels(model: nn.Module) -> None:
@@ -118,7 +148,7 @@ def onnx_content(model: nn.Module, example: ExampleInputs, opset: int = OPSET, d
     Raises:
         InputError: the model cannot be exported.
     """
-    args, kwargs = _arguments(model, example)
+    args, kwargs = _arguments(model, with_own_memory(example))
     batch = batch_size(example)
 
     def shape(leaf: Any) -> Any:
@@ -130,7 +160,7 @@ def onnx_content(model: nn.Module, example: ExampleInputs, opset: int = OPSET, d
         with quiet_export():
             program = torch.onnx.export(
                 model,
-                args,
+                (*args, {}) if not kwargs else args,  # It takes a dictionary that comes last for keyword arguments.
                 kwargs=kwargs,
                 dynamo=True,
                 dynamic_shapes=shapes,
@@ -200,6 +230,8 @@ def check_content(model: nn.Module, examples: Sequence[ExampleInputs], content: 
             results = [torch.as_tensor(result) for result in session.run(None, feed)]
         except Exception as error:
             raise InputError(f"onnxruntime cannot run {what} on inputs of shape {shapes}: {reason(error)}. {outcome}") from error
+        if len(results) != len(expected):
+            raise InputError(f"{what} gives {len(results)} tensors in onnxruntime instead of {len(expected)}. {outcome}")
         off = difference(results, expected)
         if off > TOLERANCE:
             raise InputError(

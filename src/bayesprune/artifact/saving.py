@@ -1,6 +1,7 @@
 """``save``: a model into one file."""
 
 import os
+import warnings
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -16,7 +17,7 @@ from bayesprune.artifact.rehearsal import rehearse
 from bayesprune.artifact.statements import plain_statement
 from bayesprune.artifact.values import LARGEST_ELEMENTS, MalformedError
 from bayesprune.attach.places import stated_example
-from bayesprune.errors import InputError
+from bayesprune.errors import BayespruneWarning, InputError
 from bayesprune.example_inputs import ExampleInputs
 from bayesprune.gates import gates
 from bayesprune.graph import trace
@@ -87,6 +88,12 @@ def _describe(model: nn.Module, example_inputs: ExampleInputs | None) -> tuple[B
                 raise
     example_inputs = stated_example(model) if example_inputs is None else example_inputs
     traced = trace(model, example_inputs)
+    if traced.meta.get("only_size"):
+        warnings.warn(
+            "what is saved is for inputs of the example's size (the batch apart): the model's code could be followed for no other",
+            BayespruneWarning,
+            stacklevel=3,
+        )
     return blueprint_of(traced, program_of(traced), examples_of(traced, example_inputs))
 
 

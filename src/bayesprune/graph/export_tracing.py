@@ -80,6 +80,8 @@ def _unlifted(program: ExportedProgram, model: nn.Module, gate_names: list[str])
     lifted = {spec.arg.name: spec for spec in program.graph_signature.input_specs if spec.kind is not InputKind.USER_INPUT}
     for node in program.graph.nodes:
         if node.op == "placeholder" and node.name in lifted:
+            if not node.users:  # A program has all tensors of the model, those of gates among them, which are shared and keep their own.
+                continue
             path = str(lifted[node.name].target)
             referred[path] = _tensor_at(program, path)
             moved[node] = graph.get_attr(path)

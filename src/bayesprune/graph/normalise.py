@@ -26,9 +26,7 @@ class UntraceableError(Exception):
 
 def normalise(recorded: fx.Graph, referred: dict[str, nn.Module | Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
     """The recorded graph in the vocabulary. It shares the model's tensors; layers are copies without hooks of gates."""
-    bare = {
-        path: without_gates(each) if isinstance(each, nn.Module) and not isinstance(each, Gate) else each for path, each in referred.items()
-    }
+    bare = {path: _bare(each) if isinstance(each, nn.Module) and not isinstance(each, Gate) else each for path, each in referred.items()}
     source = fx.GraphModule(bare, recorded)
     source.eval()
     return _Normaliser(source, record(source, args, kwargs)).run()
@@ -94,7 +92,7 @@ class _Normaliser:
         if isinstance(module, Gate):  # Under its own name it would be part of the layer that it is hooked to.
             path = f"gates.{path.replace('.', '_')}"
         else:
-            module = without_gates(module)
+            module = _bare(module)
         mutated = None
         if getattr(module, "inplace", False):
             module.inplace = False  # type: ignore[assignment]
@@ -316,6 +314,14 @@ class _Normaliser:
 
     def _current(self, arguments: Any) -> Any:
         return fx.map_arg(arguments, lambda node: self.now[node]) if not isinstance(arguments, fx.Node) else self.now[arguments]
+
+
+def _bare(layer: nn.Module) -> nn.Module:
+    """A copy of a layer without gates, with the same tensors in lists of its own: a graph registers anew what is read of them."""
+    bare = without_gates(layer)
+    for registry in ("_parameters", "_buffers", "_non_persistent_buffers_set"):
+        bare.__dict__[registry] = getattr(layer, registry).copy()
+    return bare
 
 
 def _is_view(node: fx.Node) -> bool:

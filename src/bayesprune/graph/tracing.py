@@ -1,6 +1,7 @@
 """``trace``: the internal graph of any model."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -9,11 +10,20 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from bayesprune.errors import InputError
-from bayesprune.example_inputs import ExampleInputs, arguments, batch_size, tensors_in, with_batch_size, with_other_sizes
+from bayesprune.example_inputs import (
+    ExampleInputs,
+    arguments,
+    batch_size,
+    tensors_in,
+    with_batch_size,
+    with_other_values,
+    with_own_memory,
+)
 from bayesprune.graph.calls import run_example
 from bayesprune.graph.export_tracing import export_graph
 from bayesprune.graph.fx_tracing import fx_graph
 from bayesprune.graph.normalise import normalise, refuse
+from bayesprune.graph.other_sizes import Trial, in_other_sizes
 from bayesprune.graph.quiet import quiet_tracers
 from bayesprune.graph.recording import annotate, positional
 from bayesprune.graph.simplify import simplify
@@ -42,9 +52,10 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
     Raises:
         InputError: the model does not run on the example, or no tracer can follow it.
     """
+    example_inputs = with_own_memory(example_inputs)
     expected = run_example(model, example_inputs)
     example_inputs, expected = _with_a_second_input(model, example_inputs, expected)
-    others = list(_in_other_sizes(model, example_inputs, expected))
+    others, larger = in_other_sizes(model, example_inputs, expected)
     reasons: dict[str, str] = {}
     found: list[fx.GraphModule] = []
     with evaluating(model), quiet_tracers():  # The graph shares its gates, which must not draw masks or move statistics.
@@ -57,8 +68,8 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
                 reasons.setdefault(name, (str(error).strip() or type(error).__name__).splitlines()[0])
                 continue
             module.meta["tracer"] = name
-            if _follows_elsewhere(module, difference, others):
-                return _annotated(module, example_inputs, [inputs for inputs, _ in others])
+            if _follows_elsewhere(module, difference, [*others, *larger]):
+                return _annotated(module, example_inputs, [each.inputs for each in others])
             found.append(module)
         if not found:
             raise refuse(model, reasons)
@@ -88,35 +99,12 @@ def _annotated(module: fx.GraphModule, example_inputs: ExampleInputs, others: Se
     return module
 
 
-def _in_other_sizes(model: nn.Module, example_inputs: ExampleInputs, expected: Any) -> Iterator[tuple[ExampleInputs, Any]]:
-    """Inputs of other sizes that the model takes, and what it computes for them.
-
-    A model that views its activations as rows of a fixed length runs on anything, but what are samples then it takes apart.
-    """
-    two = with_batch_size(example_inputs, 2)
-    leading = [tensor.shape[:1] == (batch_size(example_inputs),) for tensor in tensors_in(expected)]
-    tried: set[tuple[torch.Size, ...]] = set()
-    for alternatives in with_other_sizes(two):
-        for inputs in alternatives:
-            shapes = tuple(tensor.shape for tensor in tensors_in(inputs))
-            if shapes in tried:
-                continue
-            tried.add(shapes)
-            try:
-                result = run_example(model, inputs)
-            except InputError:
-                continue
-            if [tensor.shape[:1] == (batch_size(inputs),) for tensor in tensors_in(result)] == leading:
-                yield inputs, result
-                break
-
-
-def _follows_elsewhere(module: fx.GraphModule, difference: float, others: Sequence[tuple[ExampleInputs, Any]]) -> bool:
+def _follows_elsewhere(module: fx.GraphModule, difference: float, trials: Sequence[Trial]) -> bool:
     """Whether a graph computes the same for other sizes, as exactly as for the example: another branch of the code may differ by little."""
-    kinds = {tensor.dtype for _, result in others for tensor in tensors_in(result) if tensor.is_floating_point()}
+    kinds = {tensor.dtype for trial in trials for tensor in tensors_in(trial.result) if tensor.is_floating_point()}
     allowed = min(_SAME, max([10 * difference, *(_EPSILONS * torch.finfo(kind).eps for kind in kinds)]))
     try:
-        return all(_difference(module, *each) <= allowed for each in others)
+        return all(_difference(module, trial.inputs, trial.result) <= allowed for trial in trials)
     except Exception:  # noqa: BLE001  Whatever torch makes of a size that does not fit.
         return False
 
@@ -157,18 +145,9 @@ def _plain(nest: Any) -> Any:
 
 def _check_elsewhere(model: nn.Module, module: fx.GraphModule, example_inputs: ExampleInputs) -> None:
     """See that nothing of the example has become part of the graph: its batch size, or numbers that were read from its tensors."""
-
-    def other(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
-            return leaf
-        generator = torch.Generator().manual_seed(0)
-        noise = torch.randn(leaf.shape, generator=generator, dtype=torch.float64).to(leaf.device, leaf.dtype)
-        return -0.7 * leaf + 0.3 * noise * (leaf.std() if leaf.numel() > 1 else 1.0)
-
-    for size in (batch_size(example_inputs) + 1, batch_size(example_inputs)):
-        inputs = with_batch_size(example_inputs, size)
-        inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
-        inputs = pytree.tree_map(other, inputs)
+    sizes = (batch_size(example_inputs) + 1, batch_size(example_inputs))
+    for size, whole_numbers in itertools.product(sizes, (True, False)):
+        inputs = with_other_values(with_batch_size(example_inputs, size), whole_numbers=whole_numbers)
         try:
             expected = run_example(model, inputs)
         except InputError:
