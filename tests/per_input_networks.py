@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from gallery import GALLERY
@@ -13,12 +14,15 @@ from torch import Tensor, fx, nn
 import bayesprune as bp
 from bayesprune.adaptive.choice import Choice, Line
 from bayesprune.adaptive.layers import AdaptiveLayer
+from bayesprune.adaptive.native.gated_linear import kernel
+from bayesprune.adaptive.plan import ExecutionPlan
 from bayesprune.adaptive.rewriting import Rewritten, rewrite
 from bayesprune.adaptive.ways import FUSED, GATHER, PRODUCT, WHOLE, Way
 
 WAYS = ("gather", "product", "whole product", "fused", "groups", "groups of products", "full")
 NETWORK_WAYS = (*WAYS, "native")
 """Of whole networks: by native code where there is any, gathered where there is none."""
+needs_compiler = pytest.mark.skipif(kernel(torch.float32) is None, reason="there is no C compiler")
 BOUNDS = {torch.float32: 1e-5, torch.float64: 1e-12}
 KINDS = ("some", "none", "all")
 PRUNED = -15.0
@@ -62,6 +66,14 @@ def force(adaptive: bp.AdaptiveModel, way: str, *sizes: int) -> bp.AdaptiveModel
             layer.choices[size] = choice_of(way, layer, size)
         adaptive._natively[size] = list(adaptive.natives) if way == "native" else []
         adaptive._programs[size] = (adaptive._with_choices(size) if way == "native" else adaptive.network).forward
+    return adaptive
+
+
+def natively(adaptive: bp.AdaptiveModel, *sizes: int) -> bp.AdaptiveModel:
+    """Let native code compute all that it can, for batches of these sizes, as if that had been planned."""
+    force(adaptive, "native", *sizes)
+    for size in sizes:
+        adaptive.plans[size] = ExecutionPlan(size, (), (), 2.0, 1.0)
     return adaptive
 
 

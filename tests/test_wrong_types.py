@@ -33,7 +33,9 @@ def test_numbers(value):
     assert is_number(value)
 
 
-@pytest.mark.parametrize("value", [None, "1", b"1", True, [1.0], float("nan"), float("inf"), torch.randn(2), 10**400, 1j, object()])
+@pytest.mark.parametrize(
+    "value", [None, "1", b"1", True, np.True_, torch.tensor(True), [1.0], float("nan"), float("inf"), torch.randn(2), 10**400, 1j, object()]
+)
 def test_no_numbers(value):
     assert not is_number(value)
 
@@ -122,6 +124,13 @@ def test_weights_that_are_no_numbers_are_not_certified(gated):
         gated[2].weight[1, 2] = torch.nan
     with pytest.raises(InputError, match=r"2\.weight of Sequential is not a number \(NaN\): its training has diverged"):
         bp.compact(gated, X)
+
+
+def test_nor_are_statistics_that_are_none(staged):
+    """The gate computes something with them, the network that is left nothing."""
+    next(iter(bp.gates(staged).values())).running_mean[0] = torch.nan
+    with pytest.raises(InputError, match=r"running_mean of Sequential is not a number \(NaN\)"):
+        bp.compact(staged, X)
 
 
 def test_nor_is_an_example_that_is_none(gated):

@@ -51,7 +51,8 @@ def one_line(text: str) -> str:
 
 def is_number(value: object) -> bool:
     """Whether a value is a finite real number, of Python, numpy or torch; truth values and texts are none."""
-    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
+    truth = isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
+    if truth or isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
         return False
     try:
         return math.isfinite(value)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -47,14 +48,14 @@ def predict(
             "torch.as_tensor(x), on the device and of the dtype of the model"
         )
     if samples is not None:
-        if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
+        if not isinstance(samples, Integral) or isinstance(samples, bool) or samples < 1:
             raise InputError(f"samples is a number of masks to draw, at least 1, not {samples!r}")
         require_gates(model)
     if activation is not None and not callable(activation):
         raise InputError(f"activation is a function of the model's outputs, or None, not {activation!r}")
     with torch.no_grad(), evaluating(model, sampling=samples is not None):
         total = _prediction(model, x, activation)
-        for _ in range(1, samples or 1):
+        for _ in range(1, int(samples or 1)):
             total = total + _prediction(model, x, activation)
     return total / (samples or 1)
 

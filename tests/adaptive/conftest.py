@@ -8,6 +8,7 @@ import torch
 
 from bayesprune.adaptive.calibration import Calibration
 from bayesprune.adaptive.choice import Choice, Line
+from bayesprune.adaptive.native import gated_convolution, gated_linear
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -34,3 +35,14 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(Calibration, "choice", choice)
 
     return set_lines
+
+
+@pytest.fixture
+def anew() -> Iterator[None]:
+    """Everything is compiled anew, and again after the test."""
+    kernels = (gated_linear.kernel, gated_convolution.kernel)
+    for each in kernels:
+        each.cache_clear()
+    yield
+    for each in kernels:
+        each.cache_clear()

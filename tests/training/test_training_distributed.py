@@ -234,6 +234,29 @@ def test_a_script_may_fit_several_times(tmp_path, monkeypatch):
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["True", "True"]
 
 
+FIT_IN_A_SECOND_LIFE = """
+import os
+import rank_work
+from pathlib import Path
+first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+rank_work.fitted()
+if first and os.environ["RANK"] == "1":
+    os._exit(1)
+rank_work.fitted()
+Path(os.environ["FOLDER"], os.environ["RANK"]).write_text(os.environ["TORCHELASTIC_RESTART_COUNT"])
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_torchrun_starts_anew_meet_again(tmp_path, monkeypatch):
+    (tmp_path / "script.py").write_text(FIT_IN_A_SECOND_LIFE)
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    process = torchrun(program=["--max-restarts=1", tmp_path / "script.py"])
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["1", "1"]
+
+
 @pytest.mark.slow
 def test_killed_processes_are_taken_up(tmp_path, make_digits):
     options = ("--method", "bb", "--epochs", 8, "--tradeoff", 0.1, "--device", "cpu", "--data-dir", make_digits(tmp_path / "digits", 3000))

@@ -57,7 +57,8 @@ class Calibration:
             native: native code that computes it, if there is any.
         """
         like = layer.by_unit
-        key = f"{_machine(like.device)}; {_signature(segment, layer, shape, like.dtype)}; batch {batch}"
+        rectified = ", rectified" if native is not None and native.rectified else ""  # Native code leaves out what is zero.
+        key = f"{_machine(like.device)}; {_signature(segment, layer, shape, like.dtype)}{rectified}; batch {batch}"
         found: Any = self._known.get(key)
         if not _is_sound(found, layer, native):
             found = self._known[key] = _measure(layer, torch.Size((batch, *shape[1:])), native)

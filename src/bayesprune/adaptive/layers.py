@@ -32,6 +32,7 @@ class AdaptiveLayer(nn.Module):
     """
 
     by_unit: Tensor
+    biases: Tensor | None
     places: Tensor
     selection: Tensor | None
 
@@ -43,6 +44,7 @@ class AdaptiveLayer(nn.Module):
         self.register_buffer("places", segment.places, persistent=False)
         self.register_buffer("selection", segment.selection, persistent=False)
         self.register_buffer("by_unit", torch.empty(0), persistent=False)
+        self.register_buffer("biases", None, persistent=False)
         self.refresh()
         more: tuple[Way, ...] = (FUSED,) if self._takes_numbers else (PRODUCT, WHOLE) if self._has_patches else ()
         self.ways: tuple[Way, ...] = (GATHER, *more)
@@ -67,6 +69,8 @@ class AdaptiveLayer(nn.Module):
         whole = inputs.new_zeros((self.units * self.each, *inputs.shape[1:]))
         whole[self.places] = inputs
         self.by_unit = whole.view(self.units, self.each, *inputs.shape[1:])
+        bias: Any = self.layer.bias
+        self.biases = None if bias is None else bias.clone(memory_format=torch.contiguous_format)
         self.slices = Slices()
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -161,7 +165,7 @@ class AdaptiveLayer(nn.Module):
         return mask.view(*mask.shape, *ones) if self.channel_dim == 1 else mask.view(mask.shape[0], *ones, mask.shape[1])
 
     def _apply(self, *arguments: Any, **keywords: Any) -> "AdaptiveLayer":
-        self.by_unit = self.by_unit.new_empty(0)  # Taken over anew: a memory format is for the layer's own weights.
+        self.by_unit, self.biases = self.by_unit.new_empty(0), None  # Taken over anew: a memory format is for the layer's own weights.
         super()._apply(*arguments, **keywords)  # type: ignore[no-untyped-call]
         self.refresh()
         return self

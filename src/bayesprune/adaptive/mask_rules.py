@@ -39,8 +39,9 @@ def find_rule(network: fx.GraphModule, segment: Segment) -> MaskRule | None:
     """
     nodes = {node.name: node for node in network.graph.nodes}
     read, mask = nodes[segment.read], nodes[segment.mask]
+    threshold = float(mask.kwargs["threshold"])
     found = _factors(network, read, mask, segment.units, images=segment.rank == 4)
-    if found is None:
+    if found is None or threshold < 0:  # No gate has one below zero, and a model's own may mean something else.
         return None
     factors, activation = found
     before = _rectified(network, read, {activation, nodes[segment.path[0]]})
@@ -49,15 +50,15 @@ def find_rule(network: fx.GraphModule, segment: Segment) -> MaskRule | None:
         known = steps is not None
     else:
         steps, known = None, _is_plain_linear(segment)
-    return MaskRule((before or read).name, before is not None, factors, float(mask.kwargs["threshold"]), steps) if known else None
+    return MaskRule((before or read).name, before is not None, factors, threshold, steps) if known else None
 
 
 def _factors(network: fx.GraphModule, read: fx.Node, mask: fx.Node, units: int, images: bool) -> tuple[Tensor, fx.Node] | None:
     """Scale, shift and greatest value of a mask that follows from what it masks, and the node that reads that."""
     bounded: Any = mask.args[0]
-    opened, most = bounded.args if word_of(bounded) == "minimum" else (None, None)
+    opened, most = bounded.args if word_of(bounded) == "minimum" and len(bounded.args) == 2 else (None, None)
     opened, chosen = _selection(network, opened)
-    if getattr(opened, "target", None) is not torch.addcmul:
+    if getattr(opened, "target", None) is not torch.addcmul or opened.kwargs:
         return None
     shift, source, scale = opened.args
     reader = opened
@@ -107,8 +108,10 @@ def _selection(network: fx.GraphModule, node: Any) -> tuple[Any, Tensor | None]:
 
 
 def _tensor(network: fx.GraphModule, node: Any) -> Tensor | None:
-    """The constant that a node stands for."""
-    return network.get_buffer(str(node.target)) if isinstance(node, fx.Node) and node.op == "get_attr" else None
+    """The constant that a node stands for; a parameter is none."""
+    if not isinstance(node, fx.Node) or node.op != "get_attr":
+        return None
+    return dict(network.named_buffers(remove_duplicate=False)).get(str(node.target))
 
 
 def _equal(one: Tensor, other: Tensor | None) -> bool:

@@ -50,15 +50,17 @@ class NativeLayer(nn.Module, ABC):
 
     def computed(self, x: Tensor, rule: Tensor) -> Tensor:
         """By another rule: what the layer would take for other masks."""
-        layer: Any = self._computes[0]
-        weights, dtype = layer._buffers["by_unit"], x.dtype
+        if _is_watched(x):
+            return self.in_torch(x, rule)
+        own: Any = self._computes[0]._buffers
+        weights, bias, dtype = own["by_unit"], own["biases"], x.dtype
         function = self._kernel(dtype)
         # Native code believes what it is told: whatever is not as it should be is for torch to complain about.
-        fits = x.is_cpu and weights.is_cpu and weights.dtype == dtype and rule.dtype == dtype
+        fits = _is_plain(x) and all(_lies_as_told(each, dtype) for each in (rule, weights, bias) if each is not None)
         fits = fits and self._takes(x) and x.shape[1] == rule.shape[1] == weights.shape[0]
-        if function is None or not fits or _is_watched(x):
+        if function is None or not fits or (bias is not None and bias.shape != weights.shape[-1:]):
             return self.in_torch(x, rule)
-        return self._run(function, x.contiguous(), rule, weights, layer._modules["layer"]._parameters["bias"])
+        return self._run(function, x.contiguous(), rule, weights, bias)
 
     def in_torch(self, x: Tensor, rule: Tensor) -> Tensor:
         """Without native code."""
@@ -123,14 +125,24 @@ class NativeConvolution(NativeLayer):
         return gated_convolution.gated_convolution(function, x, rule, self.threshold, self.steps, weights, bias)
 
 
+def _is_plain(x: Tensor) -> bool:
+    """Whether a tensor's numbers are what its memory, on the processor, holds."""
+    return x.is_cpu and x.layout is torch.strided and not x.is_neg() and not x._is_zerotensor()
+
+
+def _lies_as_told(tensor: Tensor, dtype: torch.dtype) -> bool:
+    return tensor.is_cpu and tensor.dtype == dtype and tensor.is_contiguous()
+
+
 def _is_watched(x: Tensor) -> bool:
     """Whether somebody follows what torch does with a tensor: for gradients of any kind, to compile it, or to count operations."""
     return (
-        (x.requires_grad and torch.is_grad_enabled())
-        or type(x) not in _PLAIN
+        type(x) not in _PLAIN
+        or (x.requires_grad and torch.is_grad_enabled())
         or forward_ad._current_level >= 0
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._get_tracing_state() is not None
         or torch.compiler.is_compiling()
     )
 

@@ -4,7 +4,7 @@ A mask is what ``compact`` writes for an input-dependent gate: zero for the unit
 but masked values, with only operations in between that work on every channel alone and leave zeros zero, needs the other channels alone.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -276,9 +276,9 @@ def window_of(operation: Operation) -> int | None:
     return side if plain and not others and not operation.ceil_mode and not operation.return_indices else None
 
 
-def _both(value: int | tuple[int, ...]) -> tuple[int, ...]:
+def _both(value: int | Sequence[int]) -> tuple[int, ...]:
     """For height and width, where one number may stand for both."""
-    return value if isinstance(value, tuple) else (value, value)
+    return (value, value) if isinstance(value, int) else tuple(value)
 
 
 @dataclass(frozen=True)

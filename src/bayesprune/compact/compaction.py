@@ -128,8 +128,8 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
 
 def _refuse_what_is_no_number(gated: nn.Module, inputs: ExampleInputs) -> None:
     """Nothing can be compared with results that are no numbers."""
-    for name, parameter in gated.named_parameters():
-        if bool(parameter.isnan().any()):
+    for name, tensor in (*gated.named_parameters(), *gated.named_buffers()):
+        if bool(tensor.isnan().any()):
             raise InputError(
                 f"{name} of {type(gated).__name__} is not a number (NaN): its training has diverged; take an earlier state of it"
             )

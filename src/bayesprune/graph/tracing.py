@@ -1,6 +1,7 @@
 """``trace``: the internal graph of any model."""
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -157,7 +158,7 @@ def _check_elsewhere(model: nn.Module, module: fx.GraphModule, example_inputs: E
 
 
 def relative_difference(a: Tensor, b: Tensor) -> float:
-    """The norm of a - b over the norm of b; infinite if only one of them is finite."""
+    """The norm of a - b over the norm of b; infinite where only one of them is finite, or a number."""
     if a.shape != b.shape:
         return float("inf")
     if not b.is_floating_point():
@@ -167,4 +168,4 @@ def relative_difference(a: Tensor, b: Tensor) -> float:
     error = torch.where(same, 0.0, a - b)
     size = float(torch.where(b.isfinite(), b, 0.0).norm())
     norm = float(error.norm())
-    return 0.0 if norm == 0 else norm / size if size else float("inf")
+    return 0.0 if norm == 0 else norm / size if size and not math.isnan(norm) else float("inf")

@@ -156,8 +156,10 @@ def _join() -> None:
     gpus = torch.cuda.is_available() and dist.is_nccl_available()
     try:
         store, rank, size = _meeting_place()
-        # The addresses of a group that has ended stay in the store, so every group has a part of it for itself.
-        part = dist.PrefixStore(f"bayesprune/{next(_meetings)}", store)  # type: ignore[attr-defined]
+        # The addresses of a group that has ended stay in the store, so every group has a part of it for itself; torchrun may have started
+        # the processes anew.
+        life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        part = dist.PrefixStore(f"bayesprune/{life}/{next(_meetings)}", store)  # type: ignore[attr-defined]
         dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=_TIMEOUT, store=part, rank=rank, world_size=size)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]

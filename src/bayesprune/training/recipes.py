@@ -161,7 +161,7 @@ BRIEF = Recipe(
         "pruned": StageRecipe(epochs=100, gate_speed=2.0),
         "dependent": StageRecipe(epochs=60, gate_speed=2.0),
     },
-    tradeoffs={"bb": 5.5},
+    tradeoffs={"bb": 7.0},
     shrink=True,
 )
 """As published but for the length of the stages, gates that are faster for it, and a network that shrinks as it is trained. In the paper's

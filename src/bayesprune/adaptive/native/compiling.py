@@ -61,7 +61,10 @@ def _write_sources(folder: Path) -> None:
 
 def _compiler() -> list[str] | None:
     """The compiler that the environment names, or the first of the usual ones that there is."""
-    named = shlex.split(os.environ.get("CC", ""))
+    try:
+        named = shlex.split(os.environ.get("CC", ""))
+    except ValueError:  # A quotation mark without its other.
+        named = []
     if named and shutil.which(named[0]):
         return named
     found = next((name for name in _COMPILERS if shutil.which(name)), None)

@@ -20,9 +20,8 @@ static REAL value_of(REAL element, ptrdiff_t rectified)
 
 static REAL mean_of(const REAL *channel, ptrdiff_t positions, ptrdiff_t rectified)
 {
-    REAL parts[PARTS] = {0};
+    double parts[PARTS] = {0}, sum = 0; /* Large images have many elements. */
     ptrdiff_t position = 0;
-    double sum = 0;
     for (; position + PARTS <= positions; position += PARTS)
         for (int part = 0; part < PARTS; part++)
             parts[part] += value_of(channel[position + part], rectified);

@@ -69,7 +69,7 @@ def gated_convolution(
     batch, units, height, width = x.shape
     outputs = weights.shape[-1]
     geometry, room = _geometry(steps, units, height, width, outputs)
-    numbers = torch.empty(units, dtype=torch.int64)
+    numbers = torch.empty(units, dtype=torch.int64, device=x.device)  # Whatever torch's default device is.
     work = x.new_empty(room + outputs)
     result = x.new_empty((batch, outputs, *steps.result_size(height, width)))
     pointer = None if bias is None else bias.data_ptr()
@@ -93,7 +93,7 @@ def _is_right(function: Kernel, dtype: torch.dtype) -> bool:
     """Whether native code gives what torch does, on a layer with odd sizes."""
     generator = torch.Generator().manual_seed(0)
     shapes = ((2, 5, 11, 9), (3, 5), (5, 3, 2, 7), (7,))
-    x, rule, weights, bias = (torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes)
+    x, rule, weights, bias = (torch.randn(shape, generator=generator, dtype=dtype, device="cpu") for shape in shapes)
     for steps in (Steps(False, True, 2, (3, 2), (1, 2), (1, 0), (1, 2)), Steps(True, False, 1, (3, 2), (2, 1), (0, 1), (2, 1))):
         read = x.clamp(min=0.0) if steps.rectified else x
         y = read * mask_in_torch(read.mean(dim=(2, 3)), rule, 0.1)[:, :, None, None]

@@ -51,7 +51,8 @@ def mask_in_torch(x: Tensor, rule: Tensor, threshold: float) -> Tensor:
 def _is_right(function: Kernel, dtype: torch.dtype) -> bool:
     """Whether native code gives what torch does, on a layer with odd sizes."""
     generator = torch.Generator().manual_seed(0)
-    x, weights, bias, rule = (torch.randn(shape, generator=generator, dtype=dtype) for shape in ((3, 27), (27, 19), (19,), (3, 27)))
+    shapes = ((3, 27), (27, 19), (19,), (3, 27))
+    x, weights, bias, rule = (torch.randn(shape, generator=generator, dtype=dtype, device="cpu") for shape in shapes)
     for rectified in (False, True):
         read = x.clamp(min=0.0) if rectified else x
         expected = (read * mask_in_torch(read, rule, 0.1)) @ weights + bias
