@@ -49,7 +49,7 @@ class Wide:
         build: makes a new one.
         tradeoff: of BB.
         epochs: of its stages.
-        figure: what is drawn of it.
+        figure: the name of its figure, if one is drawn.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Wide:
     build: Callable[[], nn.Module]
     tradeoff: float
     epochs: Mapping[str, int]
-    figure: str
+    figure: str | None = None
 
     def file(self, folder: Path, kind: str) -> Path:
         return folder / f"{self.name.replace(' ', '-')}-{kind}.safetensors"
@@ -86,7 +86,6 @@ WIDE = (
         convolutions,
         0.003,
         {"dense": 2, "pruned": 3, "dependent": 6},
-        "latency-by-work-of-convolutions",
     ),
 )
 
@@ -201,7 +200,7 @@ def main() -> None:
     images, labels = test.tensors
     for wide in WIDE:
         measured = measure(wide.name, *train(wide, data, arguments.work), images, labels, arguments)
-        if arguments.figures is not None:
+        if arguments.figures is not None and wide.figure is not None:
             title = f"{wide.name}, {wide.widths}, on MNIST, one image at a time, {arguments.threads} threads"
             draw_latency_by_work(measured.models, arguments.figures / f"{wide.figure}.png", title=title)
     for network in ("lenet-500-300", "lenet5-caffe"):
