@@ -39,9 +39,11 @@ def find_rule(network: fx.GraphModule, segment: Segment) -> MaskRule | None:
     """
     nodes = {node.name: node for node in network.graph.nodes}
     read, mask = nodes[segment.read], nodes[segment.mask]
-    threshold = float(mask.kwargs["threshold"])
     found = _factors(network, read, mask, segment.units, images=segment.rank == 4)
-    if found is None or threshold < 0:  # No gate has one below zero, and a model's own may mean something else.
+    if found is None:
+        return None
+    threshold = float(mask.kwargs["threshold"])
+    if threshold < 0:  # No gate has one below zero, and a model's own may mean something else.
         return None
     factors, activation = found
     before = _rectified(network, read, {activation, nodes[segment.path[0]]})
@@ -55,6 +57,8 @@ def find_rule(network: fx.GraphModule, segment: Segment) -> MaskRule | None:
 
 def _factors(network: fx.GraphModule, read: fx.Node, mask: fx.Node, units: int, images: bool) -> tuple[Tensor, fx.Node] | None:
     """Scale, shift and greatest value of a mask that follows from what it masks, and the node that reads that."""
+    if word_of(mask) != "threshold":
+        return None
     bounded: Any = mask.args[0]
     opened, most = bounded.args if word_of(bounded) == "minimum" and len(bounded.args) == 2 else (None, None)
     opened, chosen = _selection(network, opened)
