@@ -29,3 +29,15 @@ def example(shapes):
 
 def gated(model, shapes, **options):
     return bp.sparsify(randomise_norms(model).double().eval(), "bb", example_inputs=example(shapes), **options).eval()
+
+
+class TwoInputs(nn.Module):
+    """Does something else with each of its inputs."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.out = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x, y):
+        return self.out(torch.relu(self.a(x)) - torch.relu(self.b(y)))

@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 import torch
 from gallery import GALLERY
+from own_models import TwoInputs
 from torch import nn
 from torch.utils import _pytree as pytree
 
@@ -198,18 +199,8 @@ def test_same_weights_as_the_artifact(small_model, small_input, tmp_path):
     assert onnx.load(tmp_path / "a.onnx").opset_import[0].version == 18
 
 
-class Two(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.a, self.b, self.out = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 3)
-
-    def forward(self, x, y):
-        return self.out(torch.relu(self.a(x)) - torch.relu(self.b(y)))
-
-
 def test_the_same_tensor_twice(tmp_path):
-    model, (x, y) = Two().eval(), torch.randn(2, 3, 6, generator=torch.Generator().manual_seed(0))
+    model, (x, y) = TwoInputs().eval(), torch.randn(2, 3, 6, generator=torch.Generator().manual_seed(0))
     export_onnx(model, (x, x), tmp_path / "a.onnx")
     torch.testing.assert_close(run(tmp_path / "a.onnx", (x, y))[0], model(x, y).detach(), rtol=1e-4, atol=1e-4)
 
@@ -229,7 +220,7 @@ def test_the_check_is_not_on_the_example_alone(dynamic_batch, tmp_path, monkeypa
     monkeypatch.setattr(module, "onnx_content", wrong)
     x = torch.randn(3, 6)
     with pytest.raises(InputError, match="computes something else"):
-        export_onnx(Two().eval(), (x, x), tmp_path / "a.onnx", dynamic_batch=dynamic_batch)
+        export_onnx(TwoInputs().eval(), (x, x), tmp_path / "a.onnx", dynamic_batch=dynamic_batch)
 
 
 def test_a_model_for_certain_numbers_is_checked_on_the_example(tmp_path):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from own_models import TwoInputs
 from torch import nn
 
 import bayesprune as bp
@@ -10,15 +11,10 @@ from bayesprune.example_inputs import with_other_values, with_own_memory
 from bayesprune.graph import trace
 
 
-class Two(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.a, self.b, self.out = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 3)
-
+class Two(TwoInputs):
     def forward(self, x, y):
         assert len(x) == len(y)  # Which torch.fx cannot follow.
-        return self.out(torch.relu(self.a(x)) - torch.relu(self.b(y)))
+        return super().forward(x, y)
 
 
 class Tokens(nn.Module):

@@ -57,8 +57,7 @@ class Calibration:
             native: native code that computes it, if there is any.
         """
         like = layer.by_unit
-        rectified = ", rectified" if native is not None and native.rectified else ""  # Native code leaves out what is zero.
-        key = f"{_machine(like.device)}; {_signature(segment, layer, shape, like.dtype)}{rectified}; batch {batch}"
+        key = f"{_machine(like.device)}; {_signature(segment, layer, shape, native)}; batch {batch}"
         found: Any = self._known.get(key)
         if not _is_sound(found, layer, native):
             found = self._known[key] = _measure(layer, torch.Size((batch, *shape[1:])), native)
@@ -164,14 +163,15 @@ def _machine(device: torch.device) -> str:
     return f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}, bayesprune {__version__}"
 
 
-def _signature(segment: Segment, layer: AdaptiveLayer, shape: torch.Size, dtype: torch.dtype) -> str:
+def _signature(segment: Segment, layer: AdaptiveLayer, shape: torch.Size, native: NativeLayer | None) -> str:
     """All that the time of a layer depends on."""
     own: Any = layer.layer
     about = f"{type(own).__name__} {tuple(own.weight.shape)}"
     if not isinstance(own, nn.Linear):
         about += f" {own.stride} {own.padding} {own.dilation}"
     between = " ".join(name.rstrip("_0123456789") for name in segment.path[1:])
-    return f"{about} from {tuple(shape[1:])} with {layer.units} units, {between or 'nothing'} between, {dtype}"
+    rectified = ", rectified" if native is not None and native.rectified else ""  # Native code leaves out what is zero.
+    return f"{about} from {tuple(shape[1:])} with {layer.units} units, {between or 'nothing'} between, {layer.by_unit.dtype}{rectified}"
 
 
 def _is_sound(found: Any, layer: AdaptiveLayer, native: NativeLayer | None) -> bool:

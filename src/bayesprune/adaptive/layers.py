@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from bayesprune.adaptive.choice import Choice
 from bayesprune.adaptive.grouping import grouped
+from bayesprune.adaptive.native.gated_convolution import convolved_size
 from bayesprune.adaptive.segments import Segment
 from bayesprune.adaptive.slices import Slices
 from bayesprune.adaptive.ways import FUSED, GATHER, PRODUCT, WHOLE, Way
@@ -121,14 +122,13 @@ class AdaptiveLayer(nn.Module):
 
     def _product(self, y: Tensor, by_unit: Tensor) -> Tensor:
         layer: Any = self.layer
-        about = (layer.kernel_size, layer.dilation, layer.padding, layer.stride)
-        patches = F.unfold(y, *about).mT
+        patches = F.unfold(y, layer.kernel_size, layer.dilation, layer.padding, layer.stride).mT
         weights = by_unit.view(patches.shape[2], -1)
         # For one input neither factor is copied.
         products = (patches[0] @ weights)[None] if y.shape[0] == 1 else patches @ weights
         if layer.bias is not None:
             products = products + layer.bias
-        sizes = (_positions(*each) for each in zip(y.shape[2:], *about, strict=True))
+        sizes = convolved_size(y.shape[2:], layer.kernel_size, layer.stride, layer.padding, layer.dilation)
         return products.mT.reshape(y.shape[0], -1, *sizes)
 
     def _fused(self, x: Tensor, mask: Tensor, units: Tensor) -> Tensor:
@@ -169,11 +169,6 @@ class AdaptiveLayer(nn.Module):
         super()._apply(*arguments, **keywords)  # type: ignore[no-untyped-call]
         self.refresh()
         return self
-
-
-def _positions(size: int, kernel: int, dilation: int, padding: int, stride: int) -> int:
-    """Of a convolution's result along a dimension."""
-    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
 def needed_units(mask: Tensor) -> tuple[Tensor, int]:

@@ -28,7 +28,7 @@ def lightened(network: fx.GraphModule, shapes: dict[fx.Node, torch.Size]) -> fx.
     paths = free_paths(network, "folded")
     for node in list(graph.nodes):
         if node.op == "get_attr":
-            value = _attribute(network, str(node.target))
+            value = attribute_of(network, str(node.target))
             if isinstance(value, Tensor):
                 constants[node] = value
         elif node.op in _FOLDED and node.all_input_nodes and all(each in constants for each in node.all_input_nodes):
@@ -47,7 +47,7 @@ def assembled(graph: fx.Graph, network: fx.GraphModule, more: dict[str, Any]) ->
     """A network of a graph, with the layers and tensors of another and some more."""
     graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
     paths = {str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")}
-    found = {path: more[path] if path in more else _attribute(network, path) for path in paths}
+    found = {path: more[path] if path in more else attribute_of(network, path) for path in paths}
     module = fx.GraphModule(found, graph, "AdaptiveNetwork")
     module.graph.lint()
     return module.eval()
@@ -58,7 +58,8 @@ def free_paths(network: nn.Module, word: str) -> Iterator[str]:
     return (path for path in (f"{word}_{number}" for number in itertools.count()) if not hasattr(network, path))
 
 
-def _attribute(network: fx.GraphModule, path: str) -> Any:
+def attribute_of(network: fx.GraphModule, path: str) -> Any:
+    """A layer or tensor of a network by its path."""
     owner, _, name = path.rpartition(".")
     return getattr(network.get_submodule(owner), name)
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from bayesprune.adaptive.lightening import attribute_of
 from bayesprune.adaptive.native.gated_convolution import Steps
 from bayesprune.adaptive.segments import Operation, Segment, leaves_vectors_alone, rectifies, window_of, word_of
 
@@ -115,7 +116,8 @@ def _tensor(network: fx.GraphModule, node: Any) -> Tensor | None:
     """The constant that a node stands for; a parameter is none."""
     if not isinstance(node, fx.Node) or node.op != "get_attr":
         return None
-    return dict(network.named_buffers(remove_duplicate=False)).get(str(node.target))
+    found = attribute_of(network, str(node.target))
+    return found if isinstance(found, Tensor) and not isinstance(found, nn.Parameter) else None
 
 
 def _equal(one: Tensor, other: Tensor | None) -> bool:

@@ -1,5 +1,6 @@
 """A convolution of images behind an input-dependent gate, with what stands between them, as one call of native code."""
 
+from collections.abc import Sequence
 from ctypes import Array, addressof, c_double, c_ssize_t, c_void_p
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -40,9 +41,17 @@ class Steps:
 
     def result_size(self, height: int, width: int) -> tuple[int, int]:
         """Of the convolution's result, for images of a size."""
-        about = zip((height, width), self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
-        high, wide = ((size // self.pool + 2 * pad - gap * (side - 1) - 1) // step + 1 for size, side, step, pad, gap in about)
+        pooled = (height // self.pool, width // self.pool)
+        high, wide = convolved_size(pooled, self.kernel_size, self.stride, self.padding, self.dilation)
         return high, wide
+
+
+def convolved_size(
+    size: Sequence[int], kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> list[int]:
+    """Of a convolution's result, dimension by dimension."""
+    about = zip(size, kernel_size, stride, padding, dilation, strict=True)
+    return [(length + 2 * pad - gap * (side - 1) - 1) // step + 1 for length, side, step, pad, gap in about]
 
 
 @cache

@@ -24,7 +24,7 @@ def kernel(dtype: torch.dtype) -> Kernel | None:
 def gated_linear(
     function: Kernel, x: Tensor, rule: Tensor, threshold: float, rectified: bool, weights: Tensor, bias: Tensor | None
 ) -> Tensor:
-    """What ``in_torch`` gives, by native code.
+    """What gate and linear layer give, by native code.
 
     Args:
         function: what ``kernel`` gave.
