@@ -5,10 +5,12 @@ import shutil
 from dataclasses import asdict, replace
 
 import pytest
+import torch
 
 from bayesprune.artifact import load
 from bayesprune.errors import RunFolderError, StorageError
 from bayesprune.experiments import RunConfig, read_config, run_main_job
+from bayesprune.experiments.main_job import check_config
 from bayesprune.training.lock import sole_use
 from bayesprune.training.recipes import find_recipe
 from bayesprune.training.watching import Silent
@@ -377,4 +379,10 @@ def test_shrinking_is_in_the_configuration(finished, config, command):
     assert json.loads((finished / "config.json").read_text())["shrink"] is True
     assert refused(command("run", "--resume", finished, "--no-shrink"), "shrink True, not False")
     assert refused(command("run", "--precision", "float64"), "precision is float32 or bfloat16, not 'float64'")
-    assert refused(command("run", "--precision", "bfloat16", "--device", "cpu"), "bfloat16 is for GPUs")
+
+
+def test_bfloat16_needs_a_processor_made_for_it(command, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "avx512_bf16": False, "cpu_name": "old"}, raising=False)
+    assert refused(command("run", "--precision", "bfloat16", "--device", "cpu"), "bfloat16 is for GPUs, and for processors that have")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
+    assert check_config(RunConfig(precision="bfloat16")).name == "fast"

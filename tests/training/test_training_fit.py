@@ -346,3 +346,17 @@ def test_progress_is_shown(small, capsys):
     assert captured.out == ""
     assert "dense" in captured.err
     assert "error" in captured.err
+
+
+def test_layers_can_be_computed_in_bfloat16(monkeypatch):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
+    seen = set()
+    monkeypatch.setattr(F, "linear", lambda *args, linear=F.linear: seen.add(linear(*args).dtype) or linear(*args))
+    options = {"recipe": QUICK, "epochs": {"dense": 4, "pruned": 4, "dependent": 1}, "shrink": True, "progress": False}
+    result = bp.fit(model, stripes(300, 0), validation=stripes(150, 1), precision="bfloat16", **options)
+    assert seen == {torch.bfloat16, torch.float32}  # Evaluation is in float32.
+    assert {tensor.dtype for tensor in result.model.parameters()} == {torch.float32}
+    assert [stage["error"] < 20 for stage in result.stages] == [True] * 3
+    with pytest.raises(InputError, match="precision is float32 or bfloat16, not 'half'"):
+        bp.fit(model, stripes(20, 0), precision="half", progress=False)

@@ -59,7 +59,7 @@ SHRINK_HELP = "Take pruned units out while training goes on, which makes it fast
 RECIPE_HELP = (
     "fast; paper: 200 epochs a stage; consistent, smooth, brief: our own, 300, 60 and 100. By default fast on a processor, paper on a GPU."
 )
-PRECISION_HELP = "float32 (the default) or bfloat16, to compute layers in on a GPU."
+PRECISION_HELP = "float32 (the default) or bfloat16, to compute layers in on a GPU, or on a processor made for it."
 
 
 @contextmanager

@@ -24,6 +24,14 @@ def usable_device(name: torch.device | str) -> torch.device:
     return device
 
 
+def gains_from_bfloat16(device: torch.device | str) -> bool:
+    """Whether a device has instructions for bfloat16, as far as torch can tell. A processor without them is faster in float32."""
+    if not str(device).startswith("cpu"):
+        return True
+    tell = getattr(torch.cpu, "get_capabilities", dict)  # torch before 2.12 has no such function.
+    return any(there for name, there in tell().items() if "bf16" in name)
+
+
 @contextmanager
 def tensor_cores(device: torch.device) -> Iterator[None]:
     """Let an NVIDIA GPU multiply matrices with its tensor cores meanwhile: float32 numbers are rounded to 10 bits before (TF32)."""

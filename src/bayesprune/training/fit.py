@@ -73,6 +73,7 @@ def fit(
     example_inputs: Tensor | None = None,
     before_norm: bool = False,
     shrink: bool | None = None,
+    precision: str = "float32",
     device: torch.device | str | None = None,
     seed: int = 0,
     checkpoints: Path | str | None = None,
@@ -101,6 +102,8 @@ def fit(
         before_norm: gate convolutions before their norms.
         shrink: take units that are pruned, and stay so, out of the model while it is trained, so that steps get cheaper; by default what
             the recipe says. The model that comes back has its old shapes: ``compact`` takes its pruned units out for good.
+        precision: the type to compute layers in: ``float32``, or ``bfloat16``, about twice as fast on a GPU and on a processor that has
+            instructions for it. Weights and gates are kept as they are, and everything else is computed as usual.
         device: to train on; by default where the model is.
         seed: of everything random.
         checkpoints: a folder to keep every epoch in; a call with the same folder goes on where the last one stopped, or gives its result
@@ -135,6 +138,7 @@ def fit(
             hyperparameters=hyperparameters,
             seed=seed,
             before_norm=before_norm,
+            precision=precision,
             pretrain=pretrain,
         )
         own = copy.deepcopy(model).to(target)

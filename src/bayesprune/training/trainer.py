@@ -111,7 +111,7 @@ class StageTrainer:
 
     def _train_together(self, models: Sequence[nn.Module]) -> None:
         """Make the step of these models."""
-        if self.precision != torch.float32 and self.device.type == "cuda" and len(models) == 1:
+        if self.precision != torch.float32 and len(models) == 1:
             models[0].to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.members = Members(models)
         self.first = self.members.first
