@@ -1,9 +1,8 @@
-"""What per-input execution gains: dense, compacted and adaptive networks on single test images of MNIST.
+"""What per-input execution gains: dense, compacted and adaptive networks on single test images.
 
-Five networks: the LeNets whose DBB models lie in results/models, a wide perceptron and wide convolutions that are trained here (BB with a
-weak trade-off, so that many units are kept, then DBB, which picks few of them for an image), and a VGG-like network with the widths that
-the paper's memory suggests, whose masks are drawn at random, because no trained one is at hand: it says what masks would gain, nothing
-about errors.
+The LeNets whose DBB models lie in results/models; a wide perceptron and wide convolutions on MNIST that are trained here (BB with a weak
+trade-off, so that many units are kept, then DBB, which picks few of them for an image); and VGG-like, trained here too, in few epochs on a
+processor (an hour; on CIFAR-10, in the folder that BAYESPRUNE_DATA names).
 
     python -m benchmarks.per_input --rows results/per-input.jsonl --figures docs/figures
 """
@@ -11,10 +10,9 @@ about errors.
 import argparse
 import itertools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,23 +22,33 @@ import bayesprune as bp
 from bayesprune.adaptive.work import count_work
 from bayesprune.benchmark import PerInputBenchmark, benchmark_per_input
 from bayesprune.data import Dataset, load_dataset
+from bayesprune.data.batches import normalise
 from bayesprune.errors import BayespruneWarning
 from bayesprune.experiments.evidence import evidence_path, load_evidence
 from bayesprune.models import VGGLike, build_network
 from bayesprune.report.figures.latency_by_work import draw_latency_by_work
 from bayesprune.storage import append_row, exists, make_folder, read_tensors
+from bayesprune.training import Recipe, StageRecipe, find_recipe
 from bayesprune.training.members import Members
 from bayesprune.training.store import finished_stage
 from bayesprune.training.trainer import load_members
 
 EXAMPLES = 200
-KEPT, NEEDED = 0.45, 0.6
-"""Of the VGG-like network: the share of units that BB keeps, and that of these which an input needs."""
 BATCH_SIZES = (1, 8, 64)
+BRIEFLY = Recipe(
+    "briefly",
+    {
+        "dense": StageRecipe(epochs=3, schedule="cosine"),
+        "pruned": StageRecipe(epochs=5, gate_speed=4.0, schedule="cosine"),
+        "dependent": StageRecipe(epochs=3, lr=5e-4, gate_speed=4.0, schedule="cosine"),
+    },
+    shrink=True,
+)
+"""For a deep network, whose gates must not be as fast as those of the recipe ``fast``."""
 
 
 @dataclass(frozen=True)
-class Wide:
+class Trained:
     """A network that is trained here.
 
     Attributes:
@@ -48,7 +56,10 @@ class Wide:
         widths: for people too.
         build: makes a new one.
         tradeoff: of BB.
-        epochs: of its stages.
+        recipe: of its stages.
+        dataset: on which.
+        batch_size: of training.
+        precision: of training.
         figure: the name of its figure, if one is drawn.
     """
 
@@ -56,7 +67,10 @@ class Wide:
     widths: str
     build: Callable[[], nn.Module]
     tradeoff: float
-    epochs: Mapping[str, int]
+    recipe: Recipe
+    dataset: str = "mnist"
+    batch_size: int = 200
+    precision: str = "float32"
     figure: str | None = None
 
     def file(self, folder: Path, kind: str) -> Path:
@@ -78,76 +92,64 @@ def convolutions() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(16 * widths[-1], 10))
 
 
-WIDE = (
-    Wide("wide perceptron", "784-2048-2048-10", perceptron, 0.003, {"dense": 3, "pruned": 4, "dependent": 8}, "latency-by-work"),
-    Wide(
+def vgg_like() -> nn.Module:
+    """Without the dropout of its pretraining, for which there is no time."""
+    network = VGGLike()
+    network.fixed_dropout = False
+    return network
+
+
+TRAINED = (
+    Trained(
+        "wide perceptron",
+        "784-2048-2048-10",
+        perceptron,
+        0.003,
+        find_recipe("fast").with_epochs({"dense": 3, "pruned": 4, "dependent": 8}),
+        figure="latency-by-work",
+    ),
+    Trained(
         "wide convolutions",
         "32, 128, 512 and 256 filters",
         convolutions,
         0.003,
-        {"dense": 2, "pruned": 3, "dependent": 6},
+        find_recipe("fast").with_epochs({"dense": 2, "pruned": 3, "dependent": 6}),
     ),
+    Trained("vgg-like", "13 convolutions", vgg_like, 2.0, BRIEFLY, "cifar10", 100, "bfloat16"),
 )
+LENETS = ("lenet-500-300", "lenet5-caffe")
 
 
 def images_of(data: Dataset) -> tuple[TensorDataset, TensorDataset]:
-    """Training and test images from 0 to 1, with labels."""
-    training, test = (TensorDataset(split.images.float() / 255, split.labels) for split in (data.train, data.test))
+    """Training and test images as networks take them, with labels."""
+    mean, std = torch.tensor(data.mean), torch.tensor(data.std)
+    training, test = (TensorDataset(normalise(split.images, mean, std), split.labels) for split in (data.train, data.test))
     return training, test
 
 
-def train(wide: Wide, data: Dataset, folder: Path) -> tuple[nn.Module, nn.Module]:
+def train(network: Trained, data: Dataset, folder: Path) -> tuple[nn.Module, nn.Module]:
     """A network as it was pretrained, and with input-dependent gates; kept in a folder."""
     training, test = images_of(data)
-    dense, gated = wide.file(folder, "dense"), wide.file(folder, "dbb")
+    dense, gated = network.file(folder, "dense"), network.file(folder, "dbb")
     if not (exists(dense) and exists(gated)):
         make_folder(folder)
         torch.manual_seed(0)
         checkpoints = folder / f"{dense.stem}-checkpoints"
-        loaders: dict[str, Any] = {"loader": DataLoader(training, 200, shuffle=True), "validation": DataLoader(test, 1000)}
-        options: dict[str, Any] = {"method": "dbb", "tradeoff": wide.tradeoff, "epochs": wide.epochs, "checkpoints": checkpoints}
-        result = bp.fit(wide.build(), **loaders, **options)
+        result = bp.fit(
+            network.build(),
+            DataLoader(training, network.batch_size, shuffle=True),
+            validation=DataLoader(test, 1000),
+            method="dbb",
+            tradeoff=network.tradeoff,
+            recipe=network.recipe,
+            precision=network.precision,
+            checkpoints=checkpoints,
+        )
         bp.save(result.model, gated)
-        pretrained = wide.build()
+        pretrained = network.build()
         load_members(Members([pretrained]), read_tensors(finished_stage(checkpoints, "dense"))[0])
         bp.save(pretrained, dense, example_inputs=test[0][0][None])
-    return bp.load(dense).eval(), bp.load(gated, into=wide.build()).eval()
-
-
-def random_vgg(seed: int = 0) -> nn.Module:
-    """A VGG-like network with DBB gates behind its activations, with random masks of the shares above."""
-    torch.manual_seed(seed)
-    example = torch.randn(EXAMPLES, 3, 32, 32)
-    gated = bp.sparsify(_settled(VGGLike(), example), "bb", example_inputs=example[:2])
-    with torch.no_grad():
-        for gate in bp.gates(gated).values():
-            gate.raw_a.copy_(torch.where(torch.rand(gate.num_units) < KEPT, 2.0, -15.0))
-    model = bp.make_dependent(gated).eval()
-    quantile = float(torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(NEEDED)))
-    handles = [gate.register_forward_pre_hook(_take_statistics) for gate in bp.gates(model).values()]
-    with torch.no_grad():
-        for gate in bp.gates(model).values():
-            gate.shift.fill_(quantile)
-        model(example)
-    for handle in handles:
-        handle.remove()
-    return model
-
-
-def _settled(network: nn.Module, example: Tensor) -> nn.Module:
-    """A new network whose normalisations have the statistics of the example, so that activations vary in all its layers."""
-    for module in network.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.momentum = 1.0
-    with torch.no_grad():
-        network.train()(example)
-    return network.eval()
-
-
-def _take_statistics(gate: Any, inputs: tuple[Tensor, ...]) -> None:
-    activation = gate.units.mean(inputs[0])
-    gate.running_mean.copy_(activation.mean(dim=0))
-    gate.running_var.copy_(activation.var(dim=0))
+    return bp.load(dense).eval(), bp.load(gated, into=network.build()).eval()
 
 
 def measure(
@@ -186,8 +188,10 @@ def measure(
 
 def main() -> None:
     """Train what is missing, and measure all."""
+    known = (*(each.name for each in TRAINED), *LENETS)
     parser = argparse.ArgumentParser(description="Dense, compacted and adaptive networks, input by input.")
     parser.add_argument("--rows", type=Path, required=True, help="append raw numbers to this JSONL file")
+    parser.add_argument("--only", nargs="+", choices=known, default=known, help="these networks alone")
     parser.add_argument("--figures", type=Path, help="the folder for the figures of the wide networks")
     parser.add_argument("--work", type=Path, default=Path("runs/per-input"), help="where the trained networks are kept")
     parser.add_argument("--inputs", type=int, default=1000)
@@ -195,19 +199,20 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", BayespruneWarning)
     torch.set_num_threads(arguments.threads)
-    data = load_dataset("mnist", None)
-    _, test = images_of(data)
-    images, labels = test.tensors
-    for wide in WIDE:
-        measured = measure(wide.name, *train(wide, data, arguments.work), images, labels, arguments)
-        if arguments.figures is not None and wide.figure is not None:
-            title = f"{wide.name}, {wide.widths}, on MNIST, one image at a time, {arguments.threads} threads"
-            draw_latency_by_work(measured.models, arguments.figures / f"{wide.figure}.png", title=title)
-    for network in ("lenet-500-300", "lenet5-caffe"):
-        gated = load_evidence(network, data.num_classes, evidence_path(Path("results"), network, "mnist"))
-        measure(network, build_network(network, data.num_classes).eval(), gated, images, None, arguments)
-    torch.manual_seed(1)
-    measure("vgg-like, random masks", VGGLike().eval(), random_vgg(), torch.randn(EXAMPLES + 300, 3, 32, 32), None, arguments)
+    for network in TRAINED:
+        if network.name not in arguments.only:
+            continue
+        data = load_dataset(network.dataset)
+        measured = measure(network.name, *train(network, data, arguments.work), *images_of(data)[1].tensors, arguments)
+        if arguments.figures is not None and network.figure is not None:
+            title = f"{network.name}, {network.widths}, on MNIST, one image at a time, {arguments.threads} threads"
+            draw_latency_by_work(measured.models, arguments.figures / f"{network.figure}.png", title=title)
+    data = load_dataset("mnist")
+    images = images_of(data)[1].tensors[0]
+    for name in LENETS:
+        if name in arguments.only:
+            gated = load_evidence(name, data.num_classes, evidence_path(Path("results"), name, "mnist"))
+            measure(name, build_network(name, data.num_classes).eval(), gated, images, None, arguments)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def force(adaptive: bp.AdaptiveModel, way: str, *sizes: int) -> bp.AdaptiveModel
     for size in sizes:
         for layer in adaptive.layers:
             layer.choices[size] = choice_of(way, layer, size)
-        adaptive._natively[size] = list(adaptive.natives) if way == "native" else []
+        adaptive._natively[size] = [*adaptive.natives, *adaptive.parts.convolutions] if way == "native" else []
         adaptive._programs[size] = (adaptive._with_choices(size) if way == "native" else adaptive.network).forward
     return adaptive
 

@@ -33,6 +33,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             return Choice(batch, full, look, {way: ways[way] for way in layer.ways if way in ways})
 
         monkeypatch.setattr(Calibration, "choice", choice)
+        monkeypatch.setattr(Calibration, "convolution", lambda *_: (full, full))
 
     return set_lines
 

@@ -21,7 +21,7 @@ FOUND = {
     "look": 1.0,
     "ways": {"gather": [0.5, 0.25], "fused": [0.25, 0.5], "product": [0.5, 0.5], "whole product": [2.0, 0.0]},
     "native": [0.5, 0.5],
-    "mask": 1.0,
+    "besides": 1.0,
 }
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),

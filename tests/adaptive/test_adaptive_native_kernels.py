@@ -1,5 +1,8 @@
 """The C kernels compute what torch does, and are done without where they cannot be compiled."""
 
+import itertools
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +12,7 @@ from per_input_networks import BOUNDS, needs_compiler
 
 from bayesprune.adaptive.native import gated_convolution as of_images
 from bayesprune.adaptive.native import gated_linear as of_vectors
-from bayesprune.adaptive.native.gated_convolution import Steps, gated_convolution
+from bayesprune.adaptive.native.gated_convolution import Steps, gated_convolution, packed
 from bayesprune.adaptive.native.gated_linear import gated_linear, kernel, mask_in_torch
 
 SIDES = st.integers(1, 3)
@@ -40,15 +43,20 @@ def test_the_kernel_gives_what_torch_gives(dtype, batch, units, outputs_, rectif
     torch.testing.assert_close(found, expected, rtol=100 * BOUNDS[dtype], atol=10 * BOUNDS[dtype])
 
 
-def by_torch(x, rule, threshold, steps, weights, bias):
+def by_torch(x, rule, threshold, steps, weights, bias, norm=None):
     read = x.clamp(min=0.0) if steps.rectified else x
-    y = read * mask_in_torch(read.mean(dim=(2, 3)), rule, threshold)[:, :, None, None]
+    y = read if rule is None else read * mask_in_torch(read.mean(dim=(2, 3)), rule, threshold)[:, :, None, None]
     y = F.max_pool2d(y.clamp(min=0.0) if steps.rectify else y, steps.pool)
-    return F.conv2d(y, weights.movedim(-1, 0), bias, steps.stride, steps.padding, steps.dilation)
+    result = F.conv2d(y, weights.movedim(-1, 0), bias, steps.stride, steps.padding, steps.dilation)
+    return result if norm is None else result * norm[0][:, None, None] + norm[1][:, None, None]
+
+
+def natively(x, rule, threshold, steps, weights, bias, norm=None):
+    return gated_convolution(of_images.kernel(x.dtype), x, rule, threshold, steps, packed(weights, bias, norm))
 
 
 @needs_compiler
-@settings(max_examples=150)
+@settings(max_examples=200)
 @given(
     dtype=st.sampled_from(list(BOUNDS)),
     steps=st.builds(
@@ -60,23 +68,48 @@ def by_torch(x, rule, threshold, steps, weights, bias):
         st.tuples(*[st.integers(0, 2)] * 2),
         st.tuples(SIDES, SIDES),
     ),
-    sizes=st.tuples(st.integers(0, 4), st.integers(1, 9), st.integers(1, 12), st.integers(1, 12), st.integers(1, 40)),
+    sizes=st.tuples(st.integers(0, 4), st.integers(1, 9), st.integers(1, 12), st.integers(1, 12), st.integers(1, 70)),
     biased=st.booleans(),
-    shift=st.sampled_from([-100.0, 0.0, 0.5, 100.0]),
+    normed=st.booleans(),
+    shift=st.sampled_from([None, -100.0, 0.0, 0.5, 100.0]),
     seed=st.integers(0, 999),
 )
-def test_the_kernel_for_images_gives_what_torch_gives(dtype, steps, sizes, biased, shift, seed):
+def test_the_kernel_for_images_gives_what_torch_gives(dtype, steps, sizes, biased, normed, shift, seed):
     batch, units, height, width, count = sizes
     assume(min(height, width) >= steps.pool and min(steps.result_size(height, width)) > 0)
     torch.manual_seed(seed)
-    shapes = ((batch, units, height, width), (3, units), (units, *steps.kernel_size, count))
-    x, rule, weights = (torch.randn(shape, dtype=dtype) for shape in shapes)
-    rule[1] += shift
-    bias = torch.randn(count, dtype=dtype) if biased else None
-    found = gated_convolution(of_images.kernel(dtype), x, rule, 1e-3, steps, weights, bias)
-    expected = by_torch(x, rule, 1e-3, steps, weights, bias)
+    shapes = ((batch, units, height, width), (3, units), (units, *steps.kernel_size, count), (3, count))
+    x, rule, weights, (bias, *norm) = (torch.randn(shape, dtype=dtype) for shape in shapes)
+    rule = None if shift is None else torch.stack([rule[0], rule[1] + shift, rule[2]])
+    arguments = (x, rule, 1e-3, steps, weights, bias if biased else None, norm if normed else None)
+    found, expected = natively(*arguments), by_torch(*arguments)
     assert found.shape == expected.shape
     torch.testing.assert_close(found, expected, rtol=100 * BOUNDS[dtype], atol=100 * BOUNDS[dtype])
+
+
+@needs_compiler
+def test_nothing_is_written_beside_the_place_to_work_in(monkeypatch):
+    """The last channel's border is the end of the memory that native code is given."""
+    torch.manual_seed(0)
+    guard = 64
+    given_out = []
+
+    def guarded(x, *size):
+        count = math.prod(size[0] if isinstance(size[0], (tuple, list, torch.Size)) else size)
+        whole = torch.full((count + 2 * guard,), 7.0, dtype=x.dtype)
+        given_out.append(whole)
+        return whole[guard : guard + count].view(*size)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", guarded)
+    for padding, pool in itertools.product([(0, 0), (0, 2), (2, 0), (1, 3)], (1, 2, 3)):
+        steps = Steps(True, False, pool, (1, 1), (1, 1), padding, (1, 1))
+        x, weights = torch.randn(2, 3, 7, 8), torch.randn(3, 1, 1, 21)
+        found = natively(x, torch.ones(3, 3), 1e-3, steps, weights, None)
+        torch.testing.assert_close(found, by_torch(x, torch.ones(3, 3), 1e-3, steps, weights, None))
+    assert len(given_out) >= 24
+    for whole in given_out:
+        assert (whole[:guard] == 7.0).all()
+        assert (whole[-guard:] == 7.0).all()
 
 
 @needs_compiler
@@ -84,11 +117,15 @@ def test_pixels_that_are_no_numbers_stay_so():
     torch.manual_seed(0)
     steps = Steps(False, True, 2, (2, 2), (1, 1), (0, 0), (1, 1))
     x, weights, rule = torch.randn(2, 3, 6, 6), torch.rand(3, 2, 2, 4), 1.0 + torch.rand(3, 3)
-    x[1, 1, 2, 3] = torch.nan
-    found = gated_convolution(of_images.kernel(torch.float32), x, rule, 1e-3, steps, weights, None)
+    x[1, 1, 0, 1] = torch.nan
+    found = natively(x, rule, 1e-3, steps, weights, None)
     torch.testing.assert_close(found, by_torch(x, rule, 1e-3, steps, weights, None), equal_nan=True)
     assert found[0].isfinite().all()
     assert found[1].isnan().all()  # The mean of its channel is none either.
+    without = natively(x, None, 0.0, steps, weights, None)
+    torch.testing.assert_close(without, by_torch(x, None, 0.0, steps, weights, None), equal_nan=True)
+    assert without[1].isnan().any()
+    assert not without[1].isnan().all()
 
 
 @needs_compiler
@@ -130,7 +167,7 @@ def test_means_of_large_images_are_exact(side):
     x = 100.0 + torch.randn(1, 2, side, side)
     rule = torch.tensor([[1e3, 1e3], [-99_999.0, -99_999.0], [9e9, 9e9]])
     weights = torch.ones(2, 1, 1, 1)
-    found = gated_convolution(of_images.kernel(torch.float32), x, rule, 1e-3, steps, weights, None)
+    found = natively(x, rule, 1e-3, steps, weights, None)
     expected = by_torch(x.double(), rule.double(), 1e-3, steps, weights.double(), None)
     torch.testing.assert_close(found.double(), expected, rtol=2e-2, atol=0.0)  # The mask has 1e3 times the mean's relative rounding.
 
@@ -140,7 +177,7 @@ def test_a_default_device_does_not_matter(anew):
     x, rule, weights = torch.randn(1, 3, 5, 5), torch.rand(3, 3), torch.randn(3, 2, 2, 4)
     steps = Steps(False, True, 1, (2, 2), (1, 1), (0, 0), (1, 1))
     with torch.device("meta"):
-        found = gated_convolution(of_images.kernel(torch.float32), x, rule, 1e-3, steps, weights, None)
+        found = natively(x, rule, 1e-3, steps, weights, None)
         vectors = gated_linear(kernel(torch.float32), x[:, :, 0, 0], rule, 1e-3, False, weights[:, 0, 0].contiguous(), None)
     assert found.device.type == vectors.device.type == "cpu"
     torch.testing.assert_close(found, by_torch(x, rule, 1e-3, steps, weights, None))

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from bayesprune.adaptive.choice import Choice, Line
 from bayesprune.adaptive.layers import AdaptiveLayer, needed_units
-from bayesprune.adaptive.native_layers import NativeLayer
+from bayesprune.adaptive.native_convolutions import PlainConvolution
+from bayesprune.adaptive.native_layers import GatedLayer
 from bayesprune.adaptive.segments import Segment
 from bayesprune.adaptive.ways import FUSED
 from bayesprune.errors import StorageError
@@ -46,7 +47,7 @@ class Calibration:
         self._known: dict[str, Any] = self._read()
         self._measured = False
 
-    def choice(self, segment: Segment, layer: AdaptiveLayer, shape: torch.Size, batch: int, native: NativeLayer | None = None) -> Choice:
+    def choice(self, segment: Segment, layer: AdaptiveLayer, shape: torch.Size, batch: int, native: GatedLayer | None = None) -> Choice:
         """What is known about a layer and batches of a size.
 
         Args:
@@ -64,7 +65,27 @@ class Calibration:
             self._measured = True
         ways = {way: Line(*found["ways"][way]) for way in layer.ways}
         known = Choice(batch, found["full"], found["look"], ways)
-        return known if native is None else replace(known, native=Line(*found["native"]), mask=found["mask"])
+        return known if native is None else replace(known, native=Line(*found["native"]), besides=found["besides"])
+
+    def convolution(self, convolution: PlainConvolution, shape: torch.Size, batch: int) -> tuple[float, float]:
+        """Seconds of a convolution by torch and by native code.
+
+        Args:
+            convolution: for which there is native code.
+            shape: of what it reads, for any batch.
+            batch: the size of the batches.
+        """
+        own = convolution.layer
+        normed = "" if convolution.weights.norm is None else ", normalised"
+        about = f"{convolution.steps} of {tuple(own.weight.shape)}{normed} from {tuple(shape[1:])}, {own.weight.dtype}"
+        key = f"{_machine(own.weight.device)}; {about}; batch {batch}"
+        found: Any = self._known.get(key)
+        if not (isinstance(found, list) and len(found) == 2 and all(map(_is_seconds, found))):
+            x = torch.randn((batch, *shape[1:]), generator=torch.Generator().manual_seed(0)).to(own.weight)
+            with torch.no_grad():
+                found = [_seconds(lambda call=call: call(x), x.device) for call in (convolution.in_torch, convolution)]  # type: ignore[misc]
+            self._known[key], self._measured = found, True
+        return found[0], found[1]
 
     def keep(self) -> None:
         """Write down what was measured."""
@@ -95,7 +116,7 @@ def usual_path() -> Path | None:
 
 
 @torch.no_grad()
-def _measure(layer: AdaptiveLayer, shape: torch.Size, native: NativeLayer | None = None) -> dict[str, Any]:
+def _measure(layer: AdaptiveLayer, shape: torch.Size, native: GatedLayer | None = None) -> dict[str, Any]:
     like = layer.by_unit
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(shape, generator=generator).to(like.device, like.dtype)
@@ -122,8 +143,9 @@ def _measure(layer: AdaptiveLayer, shape: torch.Size, native: NativeLayer | None
     }
     if native is None:
         return found
-    mask_alone = _seconds(lambda: native.mask(x, native.rule), like.device)
-    return {**found, "native": _written(natively), "mask": mask_alone}
+    result = layer.in_full(x, full_mask)
+    besides = _seconds(lambda: native.besides(x, result), like.device)
+    return {**found, "native": _written(natively), "besides": besides}
 
 
 def _written(points: list[tuple[float, float]]) -> list[float]:
@@ -163,23 +185,27 @@ def _machine(device: torch.device) -> str:
     return f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}, bayesprune {__version__}"
 
 
-def _signature(segment: Segment, layer: AdaptiveLayer, shape: torch.Size, native: NativeLayer | None) -> str:
+def _signature(segment: Segment, layer: AdaptiveLayer, shape: torch.Size, native: GatedLayer | None) -> str:
     """All that the time of a layer depends on."""
     own: Any = layer.layer
     about = f"{type(own).__name__} {tuple(own.weight.shape)}"
     if not isinstance(own, nn.Linear):
         about += f" {own.stride} {own.padding} {own.dilation}"
     between = " ".join(name.rstrip("_0123456789") for name in segment.path[1:])
-    rectified = ", rectified" if native is not None and native.rectified else ""  # Native code leaves out what is zero.
-    return f"{about} from {tuple(shape[1:])} with {layer.units} units, {between or 'nothing'} between, {layer.by_unit.dtype}{rectified}"
+    around = "" if native is None else f", {'rectified' if native.rectified else 'as it is'}, {native.replaces != native.consumer}"
+    return f"{about} from {tuple(shape[1:])} with {layer.units} units, {between or 'nothing'} between, {layer.by_unit.dtype}{around}"
 
 
-def _is_sound(found: Any, layer: AdaptiveLayer, native: NativeLayer | None) -> bool:
+def _is_sound(found: Any, layer: AdaptiveLayer, native: GatedLayer | None) -> bool:
     """Whether a file's entry is one that could have been written for a layer."""
     try:
         lines = [*(found["ways"][way] for way in layer.ways), *([] if native is None else [found["native"]])]
-        more = [] if native is None else [found["mask"]]
+        more = [] if native is None else [found["besides"]]
         numbers = [found["full"], found["look"], *more, *(number for start, slope in lines for number in (start, slope))]
-        return all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers)
+        return all(map(_is_seconds, numbers))
     except (KeyError, TypeError, ValueError, OverflowError):
         return False
+
+
+def _is_seconds(number: Any) -> bool:
+    return isinstance(number, (int, float)) and math.isfinite(number)

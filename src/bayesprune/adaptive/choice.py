@@ -41,8 +41,8 @@ class Choice:
         look: finding out which units are needed.
         ways: each over the units that any input needs, the fused way over those of all inputs added up; a whole product takes the same
             time for all.
-        native: the same by native code, over the units of all inputs added up; with the mask.
-        mask: computing the mask without native code.
+        native: the same by native code, over the units of all inputs added up; with all that it does besides.
+        besides: that, without native code: the mask, and what is done with the layer's result.
     """
 
     batch: int
@@ -50,7 +50,7 @@ class Choice:
     look: float
     ways: Mapping[Way, Line] = field(default_factory=dict)
     native: Line | None = None
-    mask: float = 0.0
+    besides: float = 0.0
 
     def way_for(self, union: int, total: int | None = None) -> Way | None:
         """The fastest way, if so many units are needed by any input, and so many by all added up; None for the layer as a whole."""

@@ -124,9 +124,12 @@ def _equal(one: Tensor, other: Tensor | None) -> bool:
     return other is not None and torch.equal(one, other)
 
 
+def is_relu(network: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether a node takes the positive part of another."""
+    layer = network.get_submodule(str(node.target)) if node.op == "call_module" else None
+    return word_of(node) == "relu" or type(layer) is nn.ReLU
+
+
 def _rectified(network: fx.GraphModule, node: fx.Node, readers: set[fx.Node]) -> fx.Node | None:
     """What a node takes the positive part of, for these readers alone."""
-    layer = network.get_submodule(str(node.target)) if node.op == "call_module" else None
-    if (word_of(node) == "relu" or type(layer) is nn.ReLU) and set(node.users) <= readers:
-        return node.all_input_nodes[0]
-    return None
+    return node.all_input_nodes[0] if is_relu(network, node) and set(node.users) <= readers else None

@@ -19,7 +19,7 @@ from bayesprune.adaptive.layers import AdaptiveLayer, NothingNeeded
 from bayesprune.adaptive.native_layers import NativeLayer
 from bayesprune.adaptive.plan import ExecutionPlan, PlannedLayer
 from bayesprune.adaptive.rewriting import rewrite
-from bayesprune.adaptive.ways import FULL, NATIVE
+from bayesprune.adaptive.ways import FULL, NATIVE, NATIVE_WHOLE
 from bayesprune.compact import compact
 from bayesprune.compact.certificate import tensor_arguments
 from bayesprune.errors import BayespruneWarning, InputError
@@ -117,7 +117,7 @@ class AdaptiveModel(nn.Module):
         self.plain, self.masks = self.parts.network, self.parts.masks
         self.network = self.parts.with_layers(self.parts.layers)
         self.layers, self.segments = self.parts.layers, self.parts.segments
-        self.natives = nn.ModuleList(native for native in self.parts.natives if native is not None)
+        self.natives: Any = nn.ModuleList(native for native in self.parts.natives if native is not None)
         self.unused, self.shapes = self.parts.unused, self.parts.shapes
         self._device = _device_of(compacted)
 
@@ -161,6 +161,10 @@ class AdaptiveModel(nn.Module):
                 self.plans[size] = plan = self._planned(size)
                 if plan.adaptive:
                     self._programs[size] = self._with_choices(size).forward
+        used = {id(native) for natives in self._natively.values() for native in natives}
+        for native in (*self.natives, *self.parts.convolutions):
+            if id(native) not in used:
+                native.release()
         self.calibration.keep()
 
     def plan(self, batch_size: int) -> ExecutionPlan:
@@ -209,16 +213,31 @@ class AdaptiveModel(nn.Module):
                 layer.choices[size] = choice
             else:
                 way, expected = FULL, choice.full
-            full, expected = choice.mask + choice.full, choice.mask + expected
+            full, expected = choice.besides + choice.full, choice.besides + expected
             if usable is not None and choice.native is not None:
                 seconds = statistics.fmean(choice.native.at(total) for _, total in looks)
                 if seconds < _WORTHWHILE * expected:
                     way, expected = NATIVE, seconds
                     natively.append(usable)
             planned.append(PlannedLayer(segment.name, layer.units, float(mask.sum(dim=1).double().mean()), way, 1e6 * full, 1e6 * expected))
+        planned += self._plan_convolutions(size, natively)
         self._natively[size] = natively
         whole, adaptive = self._compared(size)
         return ExecutionPlan(size, tuple(planned), tuple(self.unused), whole, adaptive)
+
+    def _plan_convolutions(self, size: int, natively: list[NativeLayer]) -> list[PlannedLayer]:
+        """Let native code compute convolutions of all that they read, where that gains and nothing better was found."""
+        planned, spoken_for = [], {native.consumer for native in natively}
+        spoken_for |= {segment.consumer for segment, layer in zip(self.segments, self.layers, strict=True) if size in layer.choices}
+        for convolution in self.parts.convolutions if self.native else ():
+            if convolution.consumer in spoken_for or not convolution.available:
+                continue
+            in_torch, seconds = self.calibration.convolution(convolution, self.parts.read_shapes[convolution.read], size)
+            if seconds < _WORTHWHILE * in_torch:
+                natively.append(convolution)
+                units = convolution.layer.in_channels
+                planned.append(PlannedLayer(convolution.consumer, units, units, NATIVE_WHOLE, 1e6 * in_torch, 1e6 * seconds))
+        return planned
 
     def _with_choices(self, size: int) -> fx.GraphModule:
         return self.parts.with_layers([layer for layer in self.layers if size in layer.choices], self._natively[size])

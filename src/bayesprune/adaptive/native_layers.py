@@ -1,4 +1,4 @@
-"""A layer behind a mask as one call of native code, the mask included."""
+"""A layer, with the mask before it and what else stands around it, as one call of native code."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -9,81 +9,119 @@ from torch.autograd import forward_ad
 
 from bayesprune.adaptive.layers import AdaptiveLayer
 from bayesprune.adaptive.mask_rules import MaskRule
-from bayesprune.adaptive.native import gated_convolution, gated_linear
+from bayesprune.adaptive.native import gated_linear
 from bayesprune.adaptive.native.compiling import Kernel
-from bayesprune.adaptive.native.gated_convolution import Steps
 
 _PLAIN = (Tensor, nn.Parameter)
 
 
 class NativeLayer(nn.Module, ABC):
-    """Computes what a gate and the layer behind it do, from the units that an input needs.
+    """Computes what a layer and its surroundings do. Where native code cannot be used, for gradients or on another device, torch does.
 
-    Where native code cannot be used, for gradients or on another device, torch computes the same.
+    Nodes of the graph are given by name, so that they are found in a copy too.
 
     Args:
-        layer: the layer.
-        rule: of the mask.
+        read: the node of what it reads.
+        consumer: the node of the layer.
+        replaces: the node whose result it gives: the layer's, or that of a normalisation behind it.
+        rule: scale, shift and greatest value of the masks, of shape (3, units); None where there are no masks.
     """
 
-    rule: Tensor
+    rule: Tensor | None
 
-    def __init__(self, layer: AdaptiveLayer, rule: MaskRule) -> None:
+    def __init__(self, read: str, consumer: str, replaces: str, rule: Tensor | None) -> None:
         super().__init__()
-        self.read, self.rectified, self.threshold = rule.read, rule.rectified, rule.threshold
-        self._computes = [layer]  # In a list: the network that it is a part of moves it, and once is enough.
-        self.register_buffer("rule", rule.factors.contiguous(), persistent=False)
-
-    @property
-    def layer(self) -> AdaptiveLayer:
-        return self._computes[0]
+        self.read, self.consumer, self.replaces = read, consumer, replaces
+        self.register_buffer("rule", None if rule is None else rule.contiguous(), persistent=False)
 
     @property
     def available(self) -> bool:
         """Whether there is native code for the layer as it is now."""
-        weights = self.layer.by_unit
-        return weights.device.type == "cpu" and weights.dtype == self.rule.dtype and self._kernel(weights.dtype) is not None
+        weights = self._weights()
+        typed = self.rule is None or weights.dtype == self.rule.dtype
+        return weights.device.type == "cpu" and typed and self._kernel(weights.dtype) is not None
 
     def forward(self, x: Tensor) -> Tensor:
         own: Any = self._buffers  # A small layer takes less time than it takes to find the attributes of a module in the usual way.
         return self.computed(x, own["rule"])
 
-    def computed(self, x: Tensor, rule: Tensor) -> Tensor:
+    def computed(self, x: Tensor, rule: Tensor | None) -> Tensor:
         """By another rule: what the layer would take for other masks."""
-        if _is_watched(x):
+        if is_watched(x):
             return self.in_torch(x, rule)
-        own: Any = self._computes[0]._buffers
-        weights, bias, dtype = own["by_unit"], own["biases"], x.dtype
-        function = self._kernel(dtype)
+        function = self._kernel(x.dtype)
         # Native code believes what it is told: whatever is not as it should be is for torch to complain about.
-        fits = _is_plain(x) and all(_lies_as_told(each, dtype) for each in (rule, weights, bias) if each is not None)
-        fits = fits and self._takes(x) and x.shape[1] == rule.shape[1] == weights.shape[0]
-        if function is None or not fits or (bias is not None and bias.shape != weights.shape[-1:]):
+        if function is None or not is_plain(x) or not (rule is None or lies_as_told(rule, x.dtype)) or not self._takes(x, rule):
             return self.in_torch(x, rule)
-        return self._run(function, x.contiguous(), rule, weights, bias)
+        return self._run(function, x.contiguous(), rule)
 
-    def in_torch(self, x: Tensor, rule: Tensor) -> Tensor:
-        """Without native code."""
-        read = torch.relu(x) if self.rectified else x
-        return self.layer.in_full(read, self.mask(read, rule))
+    def release(self) -> None:
+        """Drop what is kept for native code alone, until it is used again."""
 
     @abstractmethod
-    def mask(self, read: Tensor, rule: Tensor) -> Tensor:
-        """What is masked, positive part taken, is multiplied by this; of shape (batch, units)."""
+    def in_torch(self, x: Tensor, rule: Tensor | None) -> Tensor:
+        """Without native code."""
+
+    @abstractmethod
+    def _weights(self) -> Tensor: ...
 
     @abstractmethod
     def _kernel(self, dtype: torch.dtype) -> Kernel | None:
         """The native code for numbers of a type, if there is any."""
 
     @abstractmethod
-    def _takes(self, x: Tensor) -> bool:
-        """Whether inputs are of a shape that native code knows, the number of units apart."""
+    def _takes(self, x: Tensor, rule: Tensor | None) -> bool:
+        """Whether inputs, and the layer's weights, are of shapes that native code knows."""
 
     @abstractmethod
-    def _run(self, function: Kernel, x: Tensor, rule: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor: ...
+    def _run(self, function: Kernel, x: Tensor, rule: Tensor | None) -> Tensor: ...
 
 
-class NativeLinear(NativeLayer):
+class GatedLayer(NativeLayer):
+    """One behind a mask.
+
+    Args:
+        layer: computes it in torch.
+        rule: of the mask.
+        consumer: the node of the layer.
+        replaces: the node whose result this gives.
+    """
+
+    def __init__(self, layer: AdaptiveLayer, rule: MaskRule, consumer: str, replaces: str) -> None:
+        super().__init__(rule.read, consumer, replaces, rule.factors)
+        self.rectified, self.threshold = rule.rectified, rule.threshold
+        self._computes = [layer]  # In a list: the network that it is a part of moves it, and once is enough.
+
+    @property
+    def layer(self) -> AdaptiveLayer:
+        return self._computes[0]
+
+    def in_torch(self, x: Tensor, rule: Tensor | None) -> Tensor:
+        assert rule is not None
+        read = self._read(x)
+        return self.behind(self.layer.in_full(read, self.mask(read, rule)))
+
+    def besides(self, x: Tensor, result: Tensor) -> object:
+        """All that it does beside the layer, by torch: for measuring."""
+        assert self.rule is not None
+        return self.mask(self._read(x), self.rule), self.behind(result)
+
+    def _read(self, x: Tensor) -> Tensor:
+        return torch.relu(x) if self.rectified else x
+
+    @abstractmethod
+    def mask(self, read: Tensor, rule: Tensor) -> Tensor:
+        """What is masked, positive part taken, is multiplied by this; of shape (batch, units)."""
+
+    def behind(self, result: Tensor) -> Tensor:
+        """What is done with the layer's result."""
+        return result
+
+    def _weights(self) -> Tensor:
+        return self.layer.by_unit
+
+
+class NativeLinear(GatedLayer):
     """A linear layer behind the mask of a vector."""
 
     def mask(self, read: Tensor, rule: Tensor) -> Tensor:
@@ -92,49 +130,34 @@ class NativeLinear(NativeLayer):
     def _kernel(self, dtype: torch.dtype) -> Kernel | None:
         return gated_linear.kernel(dtype)
 
-    def _takes(self, x: Tensor) -> bool:
-        return x.ndim == 2
+    def _takes(self, x: Tensor, rule: Tensor | None) -> bool:
+        own: Any = self._computes[0]._buffers
+        weights, bias = own["by_unit"], own["biases"]
+        return (
+            rule is not None
+            and x.ndim == 2
+            and x.shape[1] == rule.shape[1] == weights.shape[0]
+            and lies_as_told(weights, x.dtype)
+            and (bias is None or (lies_as_told(bias, x.dtype) and bias.shape == weights.shape[-1:]))
+        )
 
-    def _run(self, function: Kernel, x: Tensor, rule: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
-        return gated_linear.gated_linear(function, x, rule, self.threshold, self.rectified, weights, bias)
-
-
-class NativeConvolution(NativeLayer):
-    """A convolution of images behind the mask of their channels, with ReLU and pooling in between.
-
-    Args:
-        layer: the layer.
-        rule: of the mask.
-        steps: between mask and result.
-    """
-
-    def __init__(self, layer: AdaptiveLayer, rule: MaskRule, steps: Steps) -> None:
-        super().__init__(layer, rule)
-        self.steps = steps
-
-    def mask(self, read: Tensor, rule: Tensor) -> Tensor:
-        return gated_linear.mask_in_torch(read.mean(dim=(2, 3)), rule, self.threshold)
-
-    def _kernel(self, dtype: torch.dtype) -> Kernel | None:
-        return gated_convolution.kernel(dtype)
-
-    def _takes(self, x: Tensor) -> bool:
-        return x.ndim == 4 and min(x.shape[2:]) >= self.steps.pool and min(self.steps.result_size(x.shape[2], x.shape[3])) > 0
-
-    def _run(self, function: Kernel, x: Tensor, rule: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
-        return gated_convolution.gated_convolution(function, x, rule, self.threshold, self.steps, weights, bias)
+    def _run(self, function: Kernel, x: Tensor, rule: Tensor | None) -> Tensor:
+        assert rule is not None
+        own: Any = self._computes[0]._buffers
+        return gated_linear.gated_linear(function, x, rule, self.threshold, self.rectified, own["by_unit"], own["biases"])
 
 
-def _is_plain(x: Tensor) -> bool:
+def is_plain(x: Tensor) -> bool:
     """Whether a tensor's numbers are what its memory, on the processor, holds."""
     return x.is_cpu and x.layout is torch.strided and not x.is_neg() and not x._is_zerotensor()
 
 
-def _lies_as_told(tensor: Tensor, dtype: torch.dtype) -> bool:
+def lies_as_told(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Whether native code can read a tensor of the network's own."""
     return tensor.is_cpu and tensor.dtype == dtype and tensor.is_contiguous()
 
 
-def _is_watched(x: Tensor) -> bool:
+def is_watched(x: Tensor) -> bool:
     """Whether somebody follows what torch does with a tensor: for gradients of any kind, to compile it, or to count operations."""
     return (
         type(x) not in _PLAIN
@@ -145,10 +168,3 @@ def _is_watched(x: Tensor) -> bool:
         or torch._C._get_tracing_state() is not None
         or torch.compiler.is_compiling()
     )
-
-
-def native_layer(layer: AdaptiveLayer, rule: MaskRule | None) -> NativeLayer | None:
-    """The native form of a layer, if its mask has a rule."""
-    if rule is None:
-        return None
-    return NativeLinear(layer, rule) if rule.steps is None else NativeConvolution(layer, rule, rule.steps)

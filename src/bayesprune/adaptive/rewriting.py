@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from bayesprune.adaptive.layers import AdaptiveLayer
 from bayesprune.adaptive.lightening import assembled, free_paths, lightened
-from bayesprune.adaptive.mask_rules import find_rule
-from bayesprune.adaptive.native_layers import NativeLayer, native_layer
+from bayesprune.adaptive.native_convolutions import PlainConvolution, gated_native, plain_convolutions
+from bayesprune.adaptive.native_layers import GatedLayer, NativeLayer
 from bayesprune.adaptive.segments import Segment, Unused, find_segments
 
 
@@ -24,36 +24,45 @@ class Rewritten:
         segments: the places where units can be left out.
         layers: what computes each of them.
         natives: what computes those of them for which there may be native code, None for the others.
+        convolutions: all convolutions for which there may be native code, without the masks before them.
         unused: the masks that no layer gains from.
         shapes: of the activation before each mask, and of the result of each layer, on the example.
+        read_shapes: of what each of the convolutions reads, by the name of its node.
     """
 
     network: fx.GraphModule
     masks: fx.GraphModule
     segments: list[Segment]
     layers: list[AdaptiveLayer]
-    natives: list[NativeLayer | None]
+    natives: list[GatedLayer | None]
+    convolutions: list[PlainConvolution]
     unused: list[Unused]
     shapes: list[tuple[torch.Size, torch.Size]]
+    read_shapes: dict[str, torch.Size]
 
     def with_layers(self, chosen: Collection[AdaptiveLayer], natively: Collection[NativeLayer] = ()) -> fx.GraphModule:
         """The network with some of the adaptive layers, or with native code for them, and all others as in the compacted one."""
         graph, new = _copied(self.network.graph)
         attributes: dict[str, Any] = {}
-        inputs: tuple[fx.Node, ...]
-        names = free_paths(self.network, "adaptive")
-        for name, segment, layer, native in zip(names, self.segments, self.layers, self.natives, strict=False):
-            if native is not None and native in natively:
-                attributes[name], inputs = native, (new[native.read],)
-            elif layer in chosen:
-                attributes[name], inputs = layer, (new[segment.read], new[segment.mask])
-            else:
-                continue
-            consumer = new[segment.consumer]
-            with graph.inserting_before(consumer):
+        replaced = set[str]()
+
+        def replace(name: str, layer: nn.Module, inputs: tuple[fx.Node, ...], consumer: str, replaces: str) -> None:
+            attributes[name] = layer
+            with graph.inserting_before(new[consumer]):
                 replacement = graph.call_module(name, inputs)
-            consumer.replace_all_uses_with(replacement)
-            new[segment.consumer] = replacement
+            new[replaces].replace_all_uses_with(replacement)
+            new[replaces] = replacement
+            replaced.add(consumer)
+
+        names = free_paths(self.network, "adaptive")
+        for segment, layer, native in zip(self.segments, self.layers, self.natives, strict=True):
+            if native is not None and native in natively:
+                replace(next(names), native, (new[native.read],), native.consumer, native.replaces)
+            elif layer in chosen:
+                replace(next(names), layer, (new[segment.read], new[segment.mask]), segment.consumer, segment.consumer)
+        for convolution in self.convolutions:
+            if convolution in natively and convolution.consumer not in replaced:
+                replace(next(names), convolution, (new[convolution.read],), convolution.consumer, convolution.replaces)
         return assembled(graph, self.network, attributes)
 
 
@@ -69,13 +78,15 @@ def rewrite(compacted: fx.GraphModule, inputs: tuple[Any, ...]) -> Rewritten:
     shapes = _shapes(network, inputs)
     segments, unused = find_segments(network, shapes)
     layers = [AdaptiveLayer(segment, decides=_decides(network.graph, nodes[segment.consumer])) for segment in segments]
-    natives = [native_layer(layer, find_rule(network, segment)) for layer, segment in zip(layers, segments, strict=True)]
+    natives = [gated_native(network, segment, layer) for layer, segment in zip(layers, segments, strict=True)]
     graph, new = _copied(network.graph)
     (result,) = (node for node in graph.nodes if node.op == "output")
     result.args = (tuple(new[segment.mask] for segment in segments),)
     masks = assembled(graph, network, {})
     found = [(shapes[nodes[segment.read]], shapes[nodes[segment.consumer]]) for segment in segments]
-    return Rewritten(network, masks, segments, layers, natives, unused, found)
+    convolutions = plain_convolutions(network, shapes)
+    read = {each.read: shapes[nodes[each.read]] for each in convolutions}
+    return Rewritten(network, masks, segments, layers, natives, convolutions, unused, found, read)
 
 
 class _Shapes(fx.Interpreter):

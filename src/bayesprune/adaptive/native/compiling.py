@@ -15,7 +15,7 @@ import torch
 
 Kernel: TypeAlias = Callable[..., None]
 _COMPILERS = ("cc", "gcc", "clang")
-_OPTIONS = ("-O3", "-ffp-contract=off", "-shared", "-fPIC")
+_OPTIONS = ("-O3", "-ffp-contract=fast", "-shared", "-fPIC")
 _FOR_THIS_MACHINE = ("-march=native",)
 """What not all compilers know, on all machines."""
 _SECONDS = 60

@@ -1,106 +1,114 @@
-/* A convolution of images behind an input-dependent gate, with what stands between them: means of the channels, masks, ReLU, pooling, and
- * for every position the sum of the weights of the channels that are needed. What is zero, as half of what leaves a ReLU is, is left out. */
+/* A convolution of images behind an input-dependent gate, with what stands around it, in one pass: means of the channels, masks, ReLU and
+ * pooling, then, for some places of the result and some outputs at a time, the sum over the channels that are needed, whose parts stay in
+ * registers until it is complete, and at last a normalisation. */
 
-#include "rows.h"
+#include "masks.h"
+#include "tiles.h"
 
 #define PARTS 8
 
 typedef struct {
     ptrdiff_t units, height, width;         /* of the images */
     ptrdiff_t rectified, rectify, pool;     /* ReLU before the mask, ReLU behind it, side and stride of the pooling; 1 for none */
-    ptrdiff_t outputs, kernel_height, kernel_width;
-    ptrdiff_t stride_y, stride_x, padding_y, padding_x, dilation_y, dilation_x;
-    ptrdiff_t result_height, result_width;
+    ptrdiff_t padding_y, padding_x;
+    ptrdiff_t outputs, taps, places;        /* of the result, of a channel's kernel, of a result's channel */
 } Geometry;
 
-static REAL value_of(REAL element, ptrdiff_t rectified)
+static inline REAL no_less(REAL value, REAL least)
 {
-    return rectified && element < 0 ? 0 : element;
+    return value < least ? least : value; /* What is not a number stays so. */
 }
 
-static REAL mean_of(const REAL *channel, ptrdiff_t positions, ptrdiff_t rectified)
+static REAL mean_of(const REAL *channel, ptrdiff_t positions, REAL least)
 {
     double parts[PARTS] = {0}, sum = 0; /* Large images have many elements. */
     ptrdiff_t position = 0;
     for (; position + PARTS <= positions; position += PARTS)
         for (int part = 0; part < PARTS; part++)
-            parts[part] += value_of(channel[position + part], rectified);
+            parts[part] += no_less(channel[position + part], least);
     for (; position < positions; position++)
-        sum += value_of(channel[position], rectified);
+        sum += no_less(channel[position], least);
     for (int part = 0; part < PARTS; part++)
         sum += parts[part];
     return (REAL)(sum / (double)positions);
 }
 
 /* The greatest element of a window, or one that is not a number. */
-static REAL greatest(const REAL *window, ptrdiff_t width, ptrdiff_t pool, ptrdiff_t rectified)
+static inline REAL greatest(const REAL *window, ptrdiff_t width, ptrdiff_t pool)
 {
-    REAL best = value_of(window[0], rectified);
+    REAL best = window[0];
     for (ptrdiff_t y = 0; y < pool; y++)
         for (ptrdiff_t x = 0; x < pool; x++) {
-            const REAL value = value_of(window[y * width + x], rectified);
-            if (value > best || value != value)
-                best = value;
+            const REAL value = window[y * width + x];
+            best = value > best || value != value ? value : best;
         }
     return best;
 }
 
-/* A channel as the convolution reads it, inside a border of zeros that is there already. A mask is positive, so it does not matter whether
- * it multiplies before ReLU and pooling or behind them. */
-static void prepare(const Geometry *g, const REAL *channel, REAL mask, REAL *padded, ptrdiff_t across)
+static inline REAL *zeros(REAL *place, ptrdiff_t count)
 {
-    const ptrdiff_t height = g->height / g->pool, width = g->width / g->pool;
-    for (ptrdiff_t y = 0; y < height; y++)
+    for (ptrdiff_t element = 0; element < count; element++)
+        place[element] = 0;
+    return place + count;
+}
+
+/* A channel as the convolution reads it, in a border of zeros. A mask is positive, so it does not matter whether it multiplies before ReLU
+ * and pooling or behind them. */
+static inline void prepare(const Geometry *g, const REAL *restrict channel, REAL mask, REAL *restrict padded, ptrdiff_t pool)
+{
+    const ptrdiff_t height = g->height / pool, width = g->width / pool, border = g->padding_y * (width + 2 * g->padding_x);
+    const REAL before = g->rectified ? 0 : -(REAL)__builtin_inf(), behind = g->rectify ? 0 : -(REAL)__builtin_inf();
+    padded = zeros(padded, border);
+    for (ptrdiff_t y = 0; y < height; y++) {
+        const REAL *line = channel + y * pool * g->width;
+        padded = zeros(padded, g->padding_x);
         for (ptrdiff_t x = 0; x < width; x++) {
-            const REAL *window = channel + y * g->pool * g->width + x * g->pool;
-            const REAL value = g->pool == 1 ? value_of(*window, g->rectified) : greatest(window, g->width, g->pool, g->rectified);
-            padded[(y + g->padding_y) * across + x + g->padding_x] = value_of(value * mask, g->rectify);
+            const REAL value = pool == 1 ? line[x] : greatest(line + x * pool, g->width, pool);
+            padded[x] = no_less(no_less(value, before) * mask, behind);
         }
+        padded = zeros(padded + width, g->padding_x);
+    }
+    zeros(padded, border);
+}
+
+static void prepare_all(const Geometry *g, const REAL *channel, REAL mask, REAL *padded)
+{
+    if (g->pool == 1) /* Known numbers make for faster loops. */
+        prepare(g, channel, mask, padded, 1);
+    else if (g->pool == 2)
+        prepare(g, channel, mask, padded, 2);
+    else
+        prepare(g, channel, mask, padded, g->pool);
 }
 
 /* images:     (batch, units, height, width), before their ReLU if it is rectified
- * rule:       scale, shift and greatest value of each unit's mask, (3, units); what does not exceed the threshold is zero
- * weights:    (units, kernel height, kernel width, outputs)
- * bias:       (outputs), or NULL
+ * rule:       scale, shift and greatest value of each unit's mask, (3, units), or NULL where there are no masks; what does not exceed the
+ *             threshold is zero
+ * weights:    (blocks, units, taps, BLOCK), with zeros in the place of outputs that are missing in the last block
+ * ends:       what a sum begins with, and scale and shift of the normalisation of its result, (3, blocks, BLOCK)
+ * taps_at:    (taps), where an element lies that a place reads, counted from the place's first
+ * places_at:  (places), where the first element lies in a channel with its border
  * numbers:    (units), to work with
- * padded:     (units, height behind pooling and with padding, width likewise), to work with
- * sums:       (outputs), to work with
- * results:    (batch, outputs, result height, result width) */
+ * padded:     (units, size), to work with
+ * size:       of a channel with its border
+ * results:    (batch, outputs, places) */
 void gated_convolution(const REAL *images, ptrdiff_t batch, const Geometry *g, const REAL *rule, double threshold, const REAL *weights,
-                       const REAL *bias, ptrdiff_t *numbers, REAL *padded, REAL *sums, REAL *results)
+                       const REAL *ends, const ptrdiff_t *taps_at, const ptrdiff_t *places_at, ptrdiff_t *numbers, REAL *padded,
+                       ptrdiff_t size, REAL *results)
 {
-    const REAL least = (REAL)threshold;
-    const ptrdiff_t positions = g->height * g->width, places = g->result_height * g->result_width;
-    const ptrdiff_t across = g->width / g->pool + 2 * g->padding_x, size = (g->height / g->pool + 2 * g->padding_y) * across;
-    const ptrdiff_t taps = g->kernel_height * g->kernel_width;
-    for (ptrdiff_t element = 0; element < g->units * size; element++)
-        padded[element] = 0;
-    for (ptrdiff_t input = 0; input < batch; input++, images += g->units * positions, results += g->outputs * places) {
+    const REAL least = (REAL)threshold, floor = g->rectified ? 0 : -(REAL)__builtin_inf();
+    const ptrdiff_t positions = g->height * g->width;
+    for (ptrdiff_t input = 0; input < batch; input++, images += g->units * positions, results += g->outputs * g->places) {
         ptrdiff_t needed = 0;
         for (ptrdiff_t unit = 0; unit < g->units; unit++) {
             const REAL *channel = images + unit * positions;
-            const REAL mask = mask_of(mean_of(channel, positions, g->rectified), rule, unit, g->units);
-            if (mask <= least)
+            const REAL mask = rule ? mask_of(mean_of(channel, positions, floor), rule, unit, g->units) : 1;
+            if (rule && mask <= least)
                 continue;
-            prepare(g, channel, mask, padded + needed * size, across);
+            prepare_all(g, channel, mask, padded + needed * size);
             numbers[needed++] = unit;
         }
-        for (ptrdiff_t place = 0; place < places; place++) {
-            const ptrdiff_t top = place / g->result_width * g->stride_y, left = place % g->result_width * g->stride_x;
-            Terms terms;
-            start(&terms, sums, bias, g->outputs);
-            for (ptrdiff_t number = 0; number < needed; number++) {
-                const REAL *channel = padded + number * size, *rows = weights + numbers[number] * taps * g->outputs;
-                for (ptrdiff_t y = 0; y < g->kernel_height; y++) {
-                    const REAL *line = channel + (top + y * g->dilation_y) * across + left;
-                    for (ptrdiff_t x = 0; x < g->kernel_width; x++, rows += g->outputs)
-                        if (line[x * g->dilation_x] != 0)
-                            add(&terms, sums, rows, line[x * g->dilation_x], g->outputs);
-                }
-            }
-            finish(&terms, sums, g->outputs);
-            for (ptrdiff_t o = 0; o < g->outputs; o++)
-                results[o * places + place] = sums[o];
-        }
+        const Channels channels = {padded, size, numbers, needed, g->units, taps_at, g->taps};
+        convolve(&channels, places_at, g->places, weights, ends, g->outputs, results);
     }
 }

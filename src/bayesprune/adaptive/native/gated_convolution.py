@@ -1,9 +1,11 @@
-"""A convolution of images behind an input-dependent gate, with what stands between them, as one call of native code."""
+"""A convolution of images, behind an input-dependent gate or not, with what stands around it, as one call of native code."""
 
+import itertools
 from collections.abc import Sequence
 from ctypes import Array, addressof, c_double, c_ssize_t, c_void_p
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +15,11 @@ from bayesprune.adaptive.native.compiling import Kernel, compiled
 from bayesprune.adaptive.native.gated_linear import mask_in_torch
 
 _NAME = "gated_convolution"
-_ARGUMENTS = [c_void_p, c_ssize_t, c_void_p, c_void_p, c_double, *[c_void_p] * 6]
+_ARGUMENTS = [c_void_p, c_ssize_t, c_void_p, c_void_p, c_double, *[c_void_p] * 6, c_ssize_t, c_void_p]
 _TOLERANCE = 1e-4
+_BLOCK_BYTES = 64
+"""Of the weights that lie together, for neighbouring outputs."""
+Numbers: TypeAlias = "Array[c_ssize_t]"
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,40 @@ def convolved_size(
     return [(length + 2 * pad - gap * (side - 1) - 1) // step + 1 for length, side, step, pad, gap in about]
 
 
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """Weights in the order in which native code reads them.
+
+    Attributes:
+        weights: of shape (blocks, units, taps, outputs of a block).
+        ends: what each output's sum begins with, and scale and shift of its result, of shape (3, blocks, outputs of a block).
+        outputs: how many there are.
+    """
+
+    weights: Tensor
+    ends: Tensor
+    outputs: int
+
+
+@torch.no_grad()
+def packed(weights: Tensor, bias: Tensor | None, norm: tuple[Tensor, Tensor] | None = None) -> Packed:
+    """The weights of a convolution for native code.
+
+    Args:
+        weights: of shape (units, ..., kernel height, kernel width, outputs).
+        bias: of shape (outputs,), if there is one.
+        norm: scale and shift of a normalisation of the result, of shape (outputs,) each, if there is one.
+    """
+    units, outputs = weights.shape[0], weights.shape[-1]
+    block = _BLOCK_BYTES // weights.element_size()
+    missing = -outputs % block
+    padded = F.pad(weights.reshape(units, -1, outputs), (0, missing))
+    blocks = padded.reshape(units, padded.shape[1], -1, block).permute(2, 0, 1, 3).contiguous()
+    start = weights.new_zeros(outputs) if bias is None else bias
+    scale, shift = (weights.new_ones(outputs), weights.new_zeros(outputs)) if norm is None else norm
+    return Packed(blocks, F.pad(torch.stack([start, scale, shift]), (0, missing)).contiguous(), outputs)
+
+
 @cache
 def kernel(dtype: torch.dtype) -> Kernel | None:
     """The native code for numbers of a type; None where there is no compiler for it, or what it makes computes something else."""
@@ -61,54 +100,64 @@ def kernel(dtype: torch.dtype) -> Kernel | None:
     return function if function is not None and _is_right(function, dtype) else None
 
 
-def gated_convolution(
-    function: Kernel, x: Tensor, rule: Tensor, threshold: float, steps: Steps, weights: Tensor, bias: Tensor | None
-) -> Tensor:
-    """What gate, steps and convolution give, by native code.
+def gated_convolution(function: Kernel, x: Tensor, rule: Tensor | None, threshold: float, steps: Steps, own: Packed) -> Tensor:
+    """What gate, steps, convolution and normalisation give, by native code.
 
     Args:
         function: what ``kernel`` gave.
         x: of shape (batch, units, height, width); all tensors are of one type, and lie on the processor without gaps.
-        rule: scale, shift and greatest value of the masks, of shape (3, units).
+        rule: scale, shift and greatest value of the masks, of shape (3, units); None where there are no masks.
         threshold: masks that do not exceed it are zero.
         steps: what is done with ``x``; their result must not be empty.
-        weights: of shape (units, ..., kernel height, kernel width, outputs).
-        bias: of shape (outputs,), if there is one.
+        own: what ``packed`` gave.
     """
     batch, units, height, width = x.shape
-    outputs = weights.shape[-1]
-    geometry, room = _geometry(steps, units, height, width, outputs)
+    geometry, taps_at, places_at, size = _geometry(steps, units, height, width, own.outputs)
     numbers = torch.empty(units, dtype=torch.int64, device=x.device)  # Whatever torch's default device is.
-    work = x.new_empty(room + outputs)
-    result = x.new_empty((batch, outputs, *steps.result_size(height, width)))
-    pointer = None if bias is None else bias.data_ptr()
-    padded = work.data_ptr()
-    places = (numbers.data_ptr(), padded, padded + room * work.element_size(), result.data_ptr())
-    function(x.data_ptr(), batch, addressof(geometry), rule.data_ptr(), threshold, weights.data_ptr(), pointer, *places)
+    work = x.new_empty(units * size)
+    result = x.new_empty((batch, own.outputs, *steps.result_size(height, width)))
+    masks = None if rule is None else rule.data_ptr()
+    constants = (own.weights.data_ptr(), own.ends.data_ptr(), addressof(taps_at), addressof(places_at))
+    function(
+        x.data_ptr(), batch, addressof(geometry), masks, threshold, *constants, numbers.data_ptr(), work.data_ptr(), size, result.data_ptr()
+    )
     return result
 
 
 @lru_cache(maxsize=1024)
-def _geometry(steps: Steps, units: int, height: int, width: int, outputs: int) -> "tuple[Array[c_ssize_t], int]":
-    """The sizes as native code takes them, and how many numbers it needs room for."""
-    windows = (steps.rectified, steps.rectify, steps.pool)
-    sizes = (*steps.kernel_size, *steps.stride, *steps.padding, *steps.dilation, *steps.result_size(height, width))
-    numbers = (units, height, width, *windows, outputs, *sizes)
-    room = units * (height // steps.pool + 2 * steps.padding[0]) * (width // steps.pool + 2 * steps.padding[1])
-    return (c_ssize_t * len(numbers))(*numbers), room
+def _geometry(steps: Steps, units: int, height: int, width: int, outputs: int) -> tuple[Numbers, Numbers, Numbers, int]:
+    """The sizes as native code takes them, where a place's elements lie, where places begin, and how large a channel is with its border."""
+    across = width // steps.pool + 2 * steps.padding[1]
+    size = (height // steps.pool + 2 * steps.padding[0]) * across
+    taps_at = _grid(steps.kernel_size, steps.dilation, across)
+    places_at = _grid(steps.result_size(height, width), steps.stride, across)
+    windows = (steps.rectified, steps.rectify, steps.pool, *steps.padding)
+    return _numbers((units, height, width, *windows, outputs, len(taps_at), len(places_at))), _numbers(taps_at), _numbers(places_at), size
+
+
+def _grid(sides: tuple[int, int], distances: tuple[int, int], across: int) -> list[int]:
+    """Where the elements of a grid lie, row by row, in an image that is so many elements wide."""
+    return [y * distances[0] * across + x * distances[1] for y, x in itertools.product(*map(range, sides))]
+
+
+def _numbers(values: Sequence[int]) -> Numbers:
+    return (c_ssize_t * len(values))(*values)
 
 
 def _is_right(function: Kernel, dtype: torch.dtype) -> bool:
     """Whether native code gives what torch does, on a layer with odd sizes."""
     generator = torch.Generator().manual_seed(0)
-    shapes = ((2, 5, 11, 9), (3, 5), (5, 3, 2, 7), (7,))
-    x, rule, weights, bias = (torch.randn(shape, generator=generator, dtype=dtype, device="cpu") for shape in shapes)
+    shapes = ((2, 5, 11, 9), (3, 5), (5, 3, 2, 39), (39,), (39,))
+    x, rule, weights, bias, scale = (torch.randn(shape, generator=generator, dtype=dtype, device="cpu") for shape in shapes)
+    own = packed(weights, bias, (scale, bias))
     for steps in (Steps(False, True, 2, (3, 2), (1, 2), (1, 0), (1, 2)), Steps(True, False, 1, (3, 2), (2, 1), (0, 1), (2, 1))):
         read = x.clamp(min=0.0) if steps.rectified else x
-        y = read * mask_in_torch(read.mean(dim=(2, 3)), rule, 0.1)[:, :, None, None]
-        y = F.max_pool2d(y.clamp(min=0.0) if steps.rectify else y, steps.pool)
-        expected = F.conv2d(y, weights.movedim(-1, 0), bias, steps.stride, steps.padding, steps.dilation)
-        found = gated_convolution(function, x, rule, 0.1, steps, weights, bias)
-        if not torch.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
-            return False
+        for masks in (None, mask_in_torch(read.mean(dim=(2, 3)), rule, 0.1)):
+            y = read if masks is None else read * masks[:, :, None, None]
+            y = F.max_pool2d(y.clamp(min=0.0) if steps.rectify else y, steps.pool)
+            expected = F.conv2d(y, weights.movedim(-1, 0), bias, steps.stride, steps.padding, steps.dilation)
+            expected = expected * scale[:, None, None] + bias[:, None, None]
+            found = gated_convolution(function, x, None if masks is None else rule, 0.1, steps, own)
+            if not torch.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
+                return False
     return True

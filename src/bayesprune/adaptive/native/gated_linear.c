@@ -1,7 +1,7 @@
 /* A linear layer behind an input-dependent gate, for vectors: what the gate multiplies each unit by, and the sum of the weights of the
- * units that are needed, in one pass. Multiplications and additions are not contracted, so that masks close to their threshold come out
- * as they do elsewhere. */
+ * units that are needed, in one pass. */
 
+#include "masks.h"
 #include "rows.h"
 
 /* inputs:    (batch, units), before their ReLU if rectified is not zero

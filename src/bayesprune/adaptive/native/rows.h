@@ -47,11 +47,3 @@ static void finish(Terms *terms, REAL *sums, ptrdiff_t outputs)
         add_one(sums, terms->rows[last], terms->factors[last], outputs);
     terms->waiting = 0;
 }
-
-/* What a gate multiplies a unit by. Comparisons are such that what is not a number stays so, as in torch. */
-static inline REAL mask_of(REAL activation, const REAL *rule, ptrdiff_t unit, ptrdiff_t units)
-{
-    const REAL *scale = rule, *shift = rule + units, *most = rule + 2 * units;
-    const REAL open = shift[unit] + activation * scale[unit];
-    return open > most[unit] ? most[unit] : open;
-}

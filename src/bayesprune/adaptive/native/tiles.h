@@ -1,0 +1,124 @@
+/* Convolutions of a few channels as sums that stay in registers: a tile is some places of the result times some outputs. Weights are read
+ * once for all places of a tile, and lie in the order in which they are read. REAL is float or double. */
+
+#include <stddef.h>
+
+#define BLOCK ((ptrdiff_t)(64 / sizeof(REAL))) /* outputs whose weights lie together */
+
+#if defined(__AVX512F__)
+#define BYTES 64  /* of a register */
+#define TOGETHER 2 /* blocks of a tile */
+#define MANY 12   /* places of a tile: with two registers of outputs each, as many as there are registers for */
+#define FEW 4     /* places of a tile where fewer are left */
+#elif defined(__AVX__)
+#define BYTES 32
+#define TOGETHER 1
+#define MANY 6
+#define FEW 2
+#elif defined(__aarch64__)
+#define BYTES 16
+#define TOGETHER 1
+#define MANY 6
+#define FEW 2
+#else
+#define BYTES 16
+#define TOGETHER 1
+#define MANY 2
+#define FEW 1
+#endif
+
+#define LANES ((ptrdiff_t)(BYTES / sizeof(REAL)))
+#define VECTORS (64 / BYTES) /* of a block */
+
+typedef REAL Vector __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
+
+typedef struct {
+    const REAL *padded;         /* those that are needed, with their borders, one behind the other */
+    ptrdiff_t size;             /* of one */
+    const ptrdiff_t *numbers;   /* of those that are needed, among all */
+    ptrdiff_t needed, units;    /* how many are, of how many */
+    const ptrdiff_t *taps_at;   /* where the elements lie that a place reads of a channel, counted from the place's first */
+    ptrdiff_t taps;
+} Channels;
+
+typedef struct {
+    const REAL *start, *scale, *shift; /* what each output's sum begins with; of the normalisation of its result */
+} Ends;
+
+static inline const Vector *vector_at(const REAL *place)
+{
+    return (const Vector *)place;
+}
+
+/* The results of a tile, (places, vectors, LANES), from what its places read first and from the weights and ends of its first block on. */
+#define DEFINE_TILE(NAME, PLACES, WIDTH)                                                                                                  \
+    static void NAME(const Channels *channels, const REAL *const *first, const REAL *weights, const Ends *ends, REAL *results)            \
+    {                                                                                                                                      \
+        const ptrdiff_t taps = channels->taps, block = channels->units * taps * BLOCK;                                                    \
+        Vector parts[PLACES][WIDTH];                                                                                                       \
+        for (int place = 0; place < PLACES; place++)                                                                                      \
+            for (int vector = 0; vector < WIDTH; vector++)                                                                                \
+                parts[place][vector] = *vector_at(ends->start + vector * LANES);                                                          \
+        for (ptrdiff_t number = 0; number < channels->needed; number++) {                                                                 \
+            const REAL *rows = weights + channels->numbers[number] * taps * BLOCK;                                                        \
+            for (ptrdiff_t tap = 0; tap < taps; tap++, rows += BLOCK) {                                                                    \
+                const ptrdiff_t at = number * channels->size + channels->taps_at[tap];                                                    \
+                Vector row[WIDTH];                                                                                                         \
+                for (int vector = 0; vector < WIDTH; vector++)                                                                            \
+                    row[vector] = *vector_at(rows + vector / VECTORS * block + vector % VECTORS * LANES);                                  \
+                for (int place = 0; place < PLACES; place++)                                                                              \
+                    for (int vector = 0; vector < WIDTH; vector++)                                                                        \
+                        parts[place][vector] += first[place][at] * row[vector];                                                            \
+            }                                                                                                                              \
+        }                                                                                                                                  \
+        for (int place = 0; place < PLACES; place++)                                                                                      \
+            for (int vector = 0; vector < WIDTH; vector++)                                                                                \
+                *(Vector *)(results + (place * WIDTH + vector) * LANES) =                                                                  \
+                    parts[place][vector] * *vector_at(ends->scale + vector * LANES) + *vector_at(ends->shift + vector * LANES);            \
+    }
+
+DEFINE_TILE(many_places, MANY, VECTORS)
+DEFINE_TILE(few_places, FEW, VECTORS)
+#if TOGETHER == 2
+DEFINE_TILE(many_places_twice, MANY, 2 * VECTORS)
+DEFINE_TILE(few_places_twice, FEW, 2 * VECTORS)
+#else
+#define many_places_twice many_places
+#define few_places_twice few_places
+#endif
+
+/* Turned round: (places, width) of a tile into (outputs, all places). */
+static inline void put(const REAL *restrict tile, ptrdiff_t width, ptrdiff_t count, ptrdiff_t outputs, REAL *restrict results, ptrdiff_t places)
+{
+    for (ptrdiff_t output = 0; output < outputs; output++)
+        for (ptrdiff_t number = 0; number < count; number++)
+            results[output * places + number] = tile[number * width + output];
+}
+
+/* The results, (outputs, places), of all that is needed; see gated_convolution.c. */
+static void convolve(const Channels *channels, const ptrdiff_t *places_at, ptrdiff_t places, const REAL *weights, const REAL *ends,
+                     ptrdiff_t outputs, REAL *results)
+{
+    const ptrdiff_t blocks = (outputs + BLOCK - 1) / BLOCK, all = blocks * BLOCK;
+    for (ptrdiff_t block = 0, together; block < blocks; block += together) {
+        together = blocks - block < TOGETHER ? 1 : TOGETHER;
+        const ptrdiff_t begin = block * BLOCK, width = together * BLOCK, some = outputs - begin < width ? outputs - begin : width;
+        const REAL *own = weights + block * channels->units * channels->taps * BLOCK;
+        const Ends its = {ends + begin, ends + all + begin, ends + 2 * all + begin};
+        for (ptrdiff_t place = 0, count; place < places; place += count) {
+            const ptrdiff_t room = places - place < MANY ? FEW : MANY;
+            count = places - place < room ? places - place : room;
+            const REAL *first[MANY];
+            for (ptrdiff_t number = 0; number < room; number++) /* What is too much computes the last one again. */
+                first[number] = channels->padded + places_at[place + (number < count ? number : count - 1)];
+            REAL tile[MANY * TOGETHER * 64 / sizeof(REAL)], *target = results + begin * places + place;
+            if (room == MANY) {
+                (together == 1 ? many_places : many_places_twice)(channels, first, own, &its, tile);
+                put(tile, width, MANY, some, target, places);
+            } else {
+                (together == 1 ? few_places : few_places_twice)(channels, first, own, &its, tile);
+                put(tile, width, count, some, target, places);
+            }
+        }
+    }
+}
