@@ -12,7 +12,7 @@ from per_input_networks import BOUNDS, needs_compiler
 
 from bayesprune.adaptive.native import gated_convolution as of_images
 from bayesprune.adaptive.native import gated_linear as of_vectors
-from bayesprune.adaptive.native.gated_convolution import Steps, gated_convolution, packed
+from bayesprune.adaptive.native.gated_convolution import Steps, gated_convolution, geometry_of, packed
 from bayesprune.adaptive.native.gated_linear import gated_linear, kernel, mask_in_torch
 
 SIDES = st.integers(1, 3)
@@ -52,7 +52,8 @@ def by_torch(x, rule, threshold, steps, weights, bias, norm=None):
 
 
 def natively(x, rule, threshold, steps, weights, bias, norm=None):
-    return gated_convolution(of_images.kernel(x.dtype), x, rule, threshold, steps, packed(weights, bias, norm))
+    own = packed(weights, bias, norm)
+    return gated_convolution(of_images.kernel(x.dtype), x, rule, threshold, geometry_of(steps, *x.shape[1:], own.outputs), own)
 
 
 @needs_compiler
@@ -76,7 +77,7 @@ def natively(x, rule, threshold, steps, weights, bias, norm=None):
 )
 def test_the_kernel_for_images_gives_what_torch_gives(dtype, steps, sizes, biased, normed, shift, seed):
     batch, units, height, width, count = sizes
-    assume(min(height, width) >= steps.pool and min(steps.result_size(height, width)) > 0)
+    assume(geometry_of(steps, units, height, width, count) is not None)
     torch.manual_seed(seed)
     shapes = ((batch, units, height, width), (3, units), (units, *steps.kernel_size, count), (3, count))
     x, rule, weights, (bias, *norm) = (torch.randn(shape, dtype=dtype) for shape in shapes)

@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 from bayesprune.adaptive.layers import AdaptiveLayer
 from bayesprune.adaptive.mask_rules import MaskRule, find_rule, is_relu
 from bayesprune.adaptive.native.compiling import Kernel
-from bayesprune.adaptive.native.gated_convolution import Packed, Steps, gated_convolution, kernel, packed
+from bayesprune.adaptive.native.gated_convolution import Packed, Steps, gated_convolution, geometry_of, kernel, packed
 from bayesprune.adaptive.native.gated_linear import mask_in_torch
 from bayesprune.adaptive.native_layers import GatedLayer, NativeLayer, NativeLinear
 from bayesprune.adaptive.segments import Segment, window_of
@@ -68,17 +68,15 @@ class OwnWeights:
         self._taken = weights.detach(), own  # Their memory is kept, so that nothing else can come to lie there.
         return own
 
-    def take(self, own: Packed | None, x: Tensor, rule: Tensor | None) -> bool:
-        """Whether images are of a size that native code knows."""
-        return (
-            own is not None
-            and x.ndim == 4
-            and x.dtype == own.weights.dtype
-            and x.shape[1] == own.weights.shape[1]
-            and (rule is None or rule.shape[1] == x.shape[1])
-            and min(x.shape[2:]) >= self.steps.pool
-            and min(self.steps.result_size(x.shape[2], x.shape[3])) > 0
-        )
+
+def _convolved(function: Kernel, x: Tensor, rule: Tensor | None, threshold: float, steps: Steps, own: Packed | None) -> Tensor | None:
+    """What native code gives; None for shapes that it does not know."""
+    if own is None or x.ndim != 4 or x.dtype != own.weights.dtype or x.shape[1] != own.weights.shape[1]:
+        return None
+    geometry = geometry_of(steps, *x.shape[1:], own.outputs)
+    if geometry is None or (rule is not None and rule.shape[1] != x.shape[1]):
+        return None
+    return gated_convolution(function, x.contiguous(), rule, threshold, geometry, own)
 
 
 class GatedConvolution(GatedLayer):
@@ -106,20 +104,12 @@ class GatedConvolution(GatedLayer):
         norm = self.weights.norm
         return result if norm is None else norm.layer(result)
 
-    def _own(self) -> Packed | None:
-        buffers: Any = self._computes[0]._buffers
-        return self.weights.of(buffers["by_unit"], buffers["biases"])
-
     def _kernel(self, dtype: torch.dtype) -> Kernel | None:
         return kernel(dtype)
 
-    def _takes(self, x: Tensor, rule: Tensor | None) -> bool:
-        return rule is not None and self.weights.take(self._own(), x, rule)
-
-    def _run(self, function: Kernel, x: Tensor, rule: Tensor | None) -> Tensor:
-        own = self._own()
-        assert own is not None
-        return gated_convolution(function, x, rule, self.threshold, self.steps, own)
+    def _run(self, function: Kernel, x: Tensor, rule: Tensor | None) -> Tensor | None:
+        own: Any = self._computes[0]._buffers
+        return _convolved(function, x, rule, self.threshold, self.steps, self.weights.of(own["by_unit"], own["biases"]))
 
 
 class PlainConvolution(NativeLayer):
@@ -154,20 +144,12 @@ class PlainConvolution(NativeLayer):
     def _weights(self) -> Tensor:
         return self.layer.weight
 
-    def _own(self) -> Packed | None:
-        parameters: Any = self._computes[0]._parameters
-        return self.weights.of(parameters["weight"], parameters["bias"], outputs_first=True)
-
     def _kernel(self, dtype: torch.dtype) -> Kernel | None:
         return kernel(dtype)
 
-    def _takes(self, x: Tensor, rule: Tensor | None) -> bool:
-        return self.weights.take(self._own(), x, rule)
-
-    def _run(self, function: Kernel, x: Tensor, rule: Tensor | None) -> Tensor:
-        own = self._own()
-        assert own is not None
-        return gated_convolution(function, x, None, 0.0, self.steps, own)
+    def _run(self, function: Kernel, x: Tensor, rule: Tensor | None) -> Tensor | None:
+        own: Any = self._computes[0]._parameters
+        return _convolved(function, x, None, 0.0, self.steps, self.weights.of(own["weight"], own["bias"], outputs_first=True))
 
 
 def gated_native(network: fx.GraphModule, segment: Segment, layer: AdaptiveLayer) -> GatedLayer | None:

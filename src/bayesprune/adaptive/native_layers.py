@@ -49,11 +49,10 @@ class NativeLayer(nn.Module, ABC):
         """By another rule: what the layer would take for other masks."""
         if is_watched(x):
             return self.in_torch(x, rule)
-        function = self._kernel(x.dtype)
         # Native code believes what it is told: whatever is not as it should be is for torch to complain about.
-        if function is None or not is_plain(x) or not (rule is None or lies_as_told(rule, x.dtype)) or not self._takes(x, rule):
-            return self.in_torch(x, rule)
-        return self._run(function, x.contiguous(), rule)
+        function = self._kernel(x.dtype) if is_plain(x) and (rule is None or lies_as_told(rule, x.dtype)) else None
+        result = None if function is None else self._run(function, x, rule)
+        return self.in_torch(x, rule) if result is None else result
 
     def release(self) -> None:
         """Drop what is kept for native code alone, until it is used again."""
@@ -70,11 +69,8 @@ class NativeLayer(nn.Module, ABC):
         """The native code for numbers of a type, if there is any."""
 
     @abstractmethod
-    def _takes(self, x: Tensor, rule: Tensor | None) -> bool:
-        """Whether inputs, and the layer's weights, are of shapes that native code knows."""
-
-    @abstractmethod
-    def _run(self, function: Kernel, x: Tensor, rule: Tensor | None) -> Tensor: ...
+    def _run(self, function: Kernel, x: Tensor, rule: Tensor | None) -> Tensor | None:
+        """By native code; None where inputs, or the layer's weights, are of shapes that it does not know."""
 
 
 class GatedLayer(NativeLayer):
@@ -130,21 +126,19 @@ class NativeLinear(GatedLayer):
     def _kernel(self, dtype: torch.dtype) -> Kernel | None:
         return gated_linear.kernel(dtype)
 
-    def _takes(self, x: Tensor, rule: Tensor | None) -> bool:
+    def _run(self, function: Kernel, x: Tensor, rule: Tensor | None) -> Tensor | None:
         own: Any = self._computes[0]._buffers
         weights, bias = own["by_unit"], own["biases"]
-        return (
+        fits = (
             rule is not None
             and x.ndim == 2
             and x.shape[1] == rule.shape[1] == weights.shape[0]
             and lies_as_told(weights, x.dtype)
             and (bias is None or (lies_as_told(bias, x.dtype) and bias.shape == weights.shape[-1:]))
         )
-
-    def _run(self, function: Kernel, x: Tensor, rule: Tensor | None) -> Tensor:
-        assert rule is not None
-        own: Any = self._computes[0]._buffers
-        return gated_linear.gated_linear(function, x, rule, self.threshold, self.rectified, own["by_unit"], own["biases"])
+        if rule is None or not fits:
+            return None
+        return gated_linear.gated_linear(function, x.contiguous(), rule, self.threshold, self.rectified, weights, bias)
 
 
 def is_plain(x: Tensor) -> bool:

@@ -11,7 +11,9 @@ typedef struct {
     ptrdiff_t units, height, width;         /* of the images */
     ptrdiff_t rectified, rectify, pool;     /* ReLU before the mask, ReLU behind it, side and stride of the pooling; 1 for none */
     ptrdiff_t padding_y, padding_x;
-    ptrdiff_t outputs, taps, places;        /* of the result, of a channel's kernel, of a result's channel */
+    ptrdiff_t size;                         /* of a channel behind the pooling, with its border */
+    ptrdiff_t outputs, taps;                /* of the result, of a channel's kernel */
+    Places places;
 } Geometry;
 
 static inline REAL no_less(REAL value, REAL least)
@@ -87,28 +89,25 @@ static void prepare_all(const Geometry *g, const REAL *channel, REAL mask, REAL 
  * weights:    (blocks, units, taps, BLOCK), with zeros in the place of outputs that are missing in the last block
  * ends:       what a sum begins with, and scale and shift of the normalisation of its result, (3, blocks, BLOCK)
  * taps_at:    (taps), where an element lies that a place reads, counted from the place's first
- * places_at:  (places), where the first element lies in a channel with its border
  * numbers:    (units), to work with
  * padded:     (units, size), to work with
- * size:       of a channel with its border
  * results:    (batch, outputs, places) */
 void gated_convolution(const REAL *images, ptrdiff_t batch, const Geometry *g, const REAL *rule, double threshold, const REAL *weights,
-                       const REAL *ends, const ptrdiff_t *taps_at, const ptrdiff_t *places_at, ptrdiff_t *numbers, REAL *padded,
-                       ptrdiff_t size, REAL *results)
+                       const REAL *ends, const ptrdiff_t *taps_at, ptrdiff_t *numbers, REAL *padded, REAL *results)
 {
     const REAL least = (REAL)threshold, floor = g->rectified ? 0 : -(REAL)__builtin_inf();
     const ptrdiff_t positions = g->height * g->width;
-    for (ptrdiff_t input = 0; input < batch; input++, images += g->units * positions, results += g->outputs * g->places) {
+    for (ptrdiff_t input = 0; input < batch; input++, images += g->units * positions, results += g->outputs * g->places.count) {
         ptrdiff_t needed = 0;
         for (ptrdiff_t unit = 0; unit < g->units; unit++) {
             const REAL *channel = images + unit * positions;
             const REAL mask = rule ? mask_of(mean_of(channel, positions, floor), rule, unit, g->units) : 1;
             if (rule && mask <= least)
                 continue;
-            prepare_all(g, channel, mask, padded + needed * size);
+            prepare_all(g, channel, mask, padded + needed * g->size);
             numbers[needed++] = unit;
         }
-        const Channels channels = {padded, size, numbers, needed, g->units, taps_at, g->taps};
-        convolve(&channels, places_at, g->places, weights, ends, g->outputs, results);
+        const Channels channels = {padded, g->size, numbers, needed, g->units, taps_at, g->taps};
+        convolve(&channels, &g->places, weights, ends, g->outputs, results);
     }
 }

@@ -15,7 +15,7 @@ from bayesprune.adaptive.native.compiling import Kernel, compiled
 from bayesprune.adaptive.native.gated_linear import mask_in_torch
 
 _NAME = "gated_convolution"
-_ARGUMENTS = [c_void_p, c_ssize_t, c_void_p, c_void_p, c_double, *[c_void_p] * 6, c_ssize_t, c_void_p]
+_ARGUMENTS = [c_void_p, c_ssize_t, c_void_p, c_void_p, c_double, *[c_void_p] * 6]
 _TOLERANCE = 1e-4
 _BLOCK_BYTES = 64
 """Of the weights that lie together, for neighbouring outputs."""
@@ -60,6 +60,23 @@ def convolved_size(
 
 
 @dataclass(frozen=True, eq=False)
+class Geometry:
+    """Sizes as native code takes them.
+
+    Attributes:
+        numbers: of the images, steps and results.
+        taps_at: where the elements lie that a place of the result reads, counted from its first.
+        size: of a channel with its border.
+        result: height and width of the result.
+    """
+
+    numbers: Numbers
+    taps_at: Numbers
+    size: int
+    result: tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
 class Packed:
     """Weights in the order in which native code reads them.
 
@@ -100,7 +117,7 @@ def kernel(dtype: torch.dtype) -> Kernel | None:
     return function if function is not None and _is_right(function, dtype) else None
 
 
-def gated_convolution(function: Kernel, x: Tensor, rule: Tensor | None, threshold: float, steps: Steps, own: Packed) -> Tensor:
+def gated_convolution(function: Kernel, x: Tensor, rule: Tensor | None, threshold: float, geometry: Geometry, own: Packed) -> Tensor:
     """What gate, steps, convolution and normalisation give, by native code.
 
     Args:
@@ -108,36 +125,43 @@ def gated_convolution(function: Kernel, x: Tensor, rule: Tensor | None, threshol
         x: of shape (batch, units, height, width); all tensors are of one type, and lie on the processor without gaps.
         rule: scale, shift and greatest value of the masks, of shape (3, units); None where there are no masks.
         threshold: masks that do not exceed it are zero.
-        steps: what is done with ``x``; their result must not be empty.
+        geometry: what ``geometry_of`` gave for images of this size.
         own: what ``packed`` gave.
     """
-    batch, units, height, width = x.shape
-    geometry, taps_at, places_at, size = _geometry(steps, units, height, width, own.outputs)
+    batch, units = x.shape[:2]
     numbers = torch.empty(units, dtype=torch.int64, device=x.device)  # Whatever torch's default device is.
-    work = x.new_empty(units * size)
-    result = x.new_empty((batch, own.outputs, *steps.result_size(height, width)))
-    masks = None if rule is None else rule.data_ptr()
-    constants = (own.weights.data_ptr(), own.ends.data_ptr(), addressof(taps_at), addressof(places_at))
+    work = x.new_empty(units * geometry.size)
+    result = x.new_empty((batch, own.outputs, *geometry.result))
     function(
-        x.data_ptr(), batch, addressof(geometry), masks, threshold, *constants, numbers.data_ptr(), work.data_ptr(), size, result.data_ptr()
+        x.data_ptr(),
+        batch,
+        addressof(geometry.numbers),
+        None if rule is None else rule.data_ptr(),
+        threshold,
+        own.weights.data_ptr(),
+        own.ends.data_ptr(),
+        addressof(geometry.taps_at),
+        numbers.data_ptr(),
+        work.data_ptr(),
+        result.data_ptr(),
     )
     return result
 
 
 @lru_cache(maxsize=1024)
-def _geometry(steps: Steps, units: int, height: int, width: int, outputs: int) -> tuple[Numbers, Numbers, Numbers, int]:
-    """The sizes as native code takes them, where a place's elements lie, where places begin, and how large a channel is with its border."""
+def geometry_of(steps: Steps, units: int, height: int, width: int, outputs: int) -> Geometry | None:
+    """The sizes for images of a size; None where the result would be empty."""
+    result = steps.result_size(height, width)
+    if min(height, width) < steps.pool or min(result) < 1:
+        return None
     across = width // steps.pool + 2 * steps.padding[1]
     size = (height // steps.pool + 2 * steps.padding[0]) * across
-    taps_at = _grid(steps.kernel_size, steps.dilation, across)
-    places_at = _grid(steps.result_size(height, width), steps.stride, across)
+    taps = itertools.product(range(steps.kernel_size[0]), range(steps.kernel_size[1]))
+    taps_at = [y * steps.dilation[0] * across + x * steps.dilation[1] for y, x in taps]
     windows = (steps.rectified, steps.rectify, steps.pool, *steps.padding)
-    return _numbers((units, height, width, *windows, outputs, len(taps_at), len(places_at))), _numbers(taps_at), _numbers(places_at), size
-
-
-def _grid(sides: tuple[int, int], distances: tuple[int, int], across: int) -> list[int]:
-    """Where the elements of a grid lie, row by row, in an image that is so many elements wide."""
-    return [y * distances[0] * across + x * distances[1] for y, x in itertools.product(*map(range, sides))]
+    places = (result[0] * result[1], result[1], steps.stride[1], steps.stride[0] * across)
+    numbers = (units, height, width, *windows, size, outputs, len(taps_at), *places)
+    return Geometry(_numbers(numbers), _numbers(taps_at), size, result)
 
 
 def _numbers(values: Sequence[int]) -> Numbers:
@@ -157,7 +181,9 @@ def _is_right(function: Kernel, dtype: torch.dtype) -> bool:
             y = F.max_pool2d(y.clamp(min=0.0) if steps.rectify else y, steps.pool)
             expected = F.conv2d(y, weights.movedim(-1, 0), bias, steps.stride, steps.padding, steps.dilation)
             expected = expected * scale[:, None, None] + bias[:, None, None]
-            found = gated_convolution(function, x, None if masks is None else rule, 0.1, steps, own)
+            geometry = geometry_of(steps, *x.shape[1:], own.outputs)
+            assert geometry is not None
+            found = gated_convolution(function, x, None if masks is None else rule, 0.1, geometry, own)
             if not torch.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
                 return False
     return True

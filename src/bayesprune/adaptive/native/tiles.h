@@ -87,6 +87,11 @@ DEFINE_TILE(few_places_twice, FEW, 2 * VECTORS)
 #define few_places_twice few_places
 #endif
 
+typedef struct {
+    ptrdiff_t count, width;     /* of all places of a result, and of those in a row */
+    ptrdiff_t right, down;      /* from one place to the next, and from one row to the next, in a channel with its border */
+} Places;
+
 /* Turned round: (places, width) of a tile into (outputs, all places). */
 static inline void put(const REAL *restrict tile, ptrdiff_t width, ptrdiff_t count, ptrdiff_t outputs, REAL *restrict results, ptrdiff_t places)
 {
@@ -96,21 +101,31 @@ static inline void put(const REAL *restrict tile, ptrdiff_t width, ptrdiff_t cou
 }
 
 /* The results, (outputs, places), of all that is needed; see gated_convolution.c. */
-static void convolve(const Channels *channels, const ptrdiff_t *places_at, ptrdiff_t places, const REAL *weights, const REAL *ends,
-                     ptrdiff_t outputs, REAL *results)
+static void convolve(const Channels *channels, const Places *all, const REAL *weights, const REAL *ends, ptrdiff_t outputs, REAL *results)
 {
-    const ptrdiff_t blocks = (outputs + BLOCK - 1) / BLOCK, all = blocks * BLOCK;
+    const ptrdiff_t blocks = (outputs + BLOCK - 1) / BLOCK, wide = blocks * BLOCK, places = all->count;
     for (ptrdiff_t block = 0, together; block < blocks; block += together) {
         together = blocks - block < TOGETHER ? 1 : TOGETHER;
         const ptrdiff_t begin = block * BLOCK, width = together * BLOCK, some = outputs - begin < width ? outputs - begin : width;
         const REAL *own = weights + block * channels->units * channels->taps * BLOCK;
-        const Ends its = {ends + begin, ends + all + begin, ends + 2 * all + begin};
+        const Ends its = {ends + begin, ends + wide + begin, ends + 2 * wide + begin};
+        const REAL *row = channels->padded;
+        ptrdiff_t column = 0;
         for (ptrdiff_t place = 0, count; place < places; place += count) {
             const ptrdiff_t room = places - place < MANY ? FEW : MANY;
             count = places - place < room ? places - place : room;
             const REAL *first[MANY];
-            for (ptrdiff_t number = 0; number < room; number++) /* What is too much computes the last one again. */
-                first[number] = channels->padded + places_at[place + (number < count ? number : count - 1)];
+            for (ptrdiff_t number = 0; number < room; number++) {
+                if (number >= count) { /* What is too much computes the last one again. */
+                    first[number] = first[count - 1];
+                    continue;
+                }
+                first[number] = row + column++ * all->right;
+                if (column == all->width) {
+                    column = 0;
+                    row += all->down;
+                }
+            }
             REAL tile[MANY * TOGETHER * 64 / sizeof(REAL)], *target = results + begin * places + place;
             if (room == MANY) {
                 (together == 1 ? many_places : many_places_twice)(channels, first, own, &its, tile);
