@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from per_input_networks import BOUNDS, needs_compiler
 
+from bayesprune.adaptive.native import compiling
 from bayesprune.adaptive.native import gated_convolution as of_images
 from bayesprune.adaptive.native import gated_linear as of_vectors
 from bayesprune.adaptive.native.gated_convolution import Steps, gated_convolution, geometry_of, packed
@@ -145,7 +146,7 @@ def test_what_is_no_number_stays_so(value, rectified):
 @needs_compiler
 def test_what_computes_something_else_is_not_used(monkeypatch, anew):
     for module in (of_vectors, of_images):
-        monkeypatch.setattr(module, "compiled", lambda *_: lambda *_arguments: None)
+        monkeypatch.setattr(module, "compiled", lambda *_, **_options: lambda *_arguments: None)
         assert module.kernel(torch.float32) is None
 
 
@@ -157,6 +158,24 @@ def test_a_compiler_that_does_not_know_this_machine_is_asked_again(tmp_path, mon
     monkeypatch.setenv("CC", str(tmp_path / "old-cc"))
     assert kernel(torch.float32) is not None
     assert of_images.kernel(torch.float64) is not None
+
+
+@needs_compiler
+@pytest.mark.parametrize("loaded", ["nothing", "no file", "two", "nonsense", "not a library"])
+def test_without_the_threads_of_torch_one_is_enough(loaded, tmp_path, monkeypatch, anew):
+    (tmp_path / "libgomp.so.1").write_text("nonsense")
+    lines = {
+        "nothing": "",
+        "two": "0-1 r-xp 0 0:0 1 /a/libgomp.so.1\n0-1 r-xp 0 0:0 1 /a/libomp.so\n",
+        "nonsense": "\n\nlibgomp\n0",
+        "not a library": f"0-1 r-xp 0 0:0 1 {tmp_path / 'libgomp.so.1'}\n",
+    }
+    if loaded in lines:
+        (tmp_path / "maps").write_text(lines[loaded])
+    monkeypatch.setattr(compiling, "_LOADED", tmp_path / "maps")
+    x, rule, weights = torch.randn(1, 3, 5, 5), torch.rand(3, 3), torch.randn(3, 2, 2, 4)
+    steps = Steps(False, True, 1, (2, 2), (1, 1), (0, 0), (1, 1))
+    torch.testing.assert_close(natively(x, rule, 1e-3, steps, weights, None), by_torch(x, rule, 1e-3, steps, weights, None))
 
 
 @needs_compiler

@@ -6,6 +6,7 @@
 #include "tiles.h"
 
 #define PARTS 8
+#define PRODUCTS 2e6 /* for which a further thread is woken up: some ten microseconds */
 
 typedef struct {
     ptrdiff_t units, height, width;         /* of the images */
@@ -89,11 +90,12 @@ static void prepare_all(const Geometry *g, const REAL *channel, REAL mask, REAL 
  * weights:    (blocks, units, taps, BLOCK), with zeros in the place of outputs that are missing in the last block
  * ends:       what a sum begins with, and scale and shift of the normalisation of its result, (3, blocks, BLOCK)
  * taps_at:    (taps), where an element lies that a place reads, counted from the place's first
+ * threads:    to compute with, at most
  * numbers:    (units), to work with
  * padded:     (units, size), to work with
  * results:    (batch, outputs, places) */
 void gated_convolution(const REAL *images, ptrdiff_t batch, const Geometry *g, const REAL *rule, double threshold, const REAL *weights,
-                       const REAL *ends, const ptrdiff_t *taps_at, ptrdiff_t *numbers, REAL *padded, REAL *results)
+                       const REAL *ends, const ptrdiff_t *taps_at, ptrdiff_t threads, ptrdiff_t *numbers, REAL *padded, REAL *results)
 {
     const REAL least = (REAL)threshold, floor = g->rectified ? 0 : -(REAL)__builtin_inf();
     const ptrdiff_t positions = g->height * g->width;
@@ -108,6 +110,8 @@ void gated_convolution(const REAL *images, ptrdiff_t batch, const Geometry *g, c
             numbers[needed++] = unit;
         }
         const Channels channels = {padded, g->size, numbers, needed, g->units, taps_at, g->taps};
-        convolve(&channels, &g->places, weights, ends, g->outputs, results);
+        const double products = (double)needed * g->taps * g->places.count * g->outputs;
+        const ptrdiff_t helpful = 1 + (ptrdiff_t)(products / PRODUCTS);
+        convolve(&channels, &g->places, weights, ends, g->outputs, helpful < threads ? helpful : threads, results);
     }
 }

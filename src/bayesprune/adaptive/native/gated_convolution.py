@@ -15,7 +15,7 @@ from bayesprune.adaptive.native.compiling import Kernel, compiled
 from bayesprune.adaptive.native.gated_linear import mask_in_torch
 
 _NAME = "gated_convolution"
-_ARGUMENTS = [c_void_p, c_ssize_t, c_void_p, c_void_p, c_double, *[c_void_p] * 6]
+_ARGUMENTS = [c_void_p, c_ssize_t, c_void_p, c_void_p, c_double, *[c_void_p] * 3, c_ssize_t, *[c_void_p] * 3]
 _TOLERANCE = 1e-4
 _BLOCK_BYTES = 64
 """Of the weights that lie together, for neighbouring outputs."""
@@ -113,7 +113,7 @@ def packed(weights: Tensor, bias: Tensor | None, norm: tuple[Tensor, Tensor] | N
 @cache
 def kernel(dtype: torch.dtype) -> Kernel | None:
     """The native code for numbers of a type; None where there is no compiler for it, or what it makes computes something else."""
-    function = compiled(_NAME, dtype, _ARGUMENTS)
+    function = compiled(_NAME, dtype, _ARGUMENTS, threaded=True)
     return function if function is not None and _is_right(function, dtype) else None
 
 
@@ -141,6 +141,7 @@ def gated_convolution(function: Kernel, x: Tensor, rule: Tensor | None, threshol
         own.weights.data_ptr(),
         own.ends.data_ptr(),
         addressof(geometry.taps_at),
+        torch.get_num_threads(),
         numbers.data_ptr(),
         work.data_ptr(),
         result.data_ptr(),

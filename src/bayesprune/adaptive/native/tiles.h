@@ -100,40 +100,55 @@ static inline void put(const REAL *restrict tile, ptrdiff_t width, ptrdiff_t cou
             results[output * places + number] = tile[number * width + output];
 }
 
-/* The results, (outputs, places), of all that is needed; see gated_convolution.c. */
-static void convolve(const Channels *channels, const Places *all, const REAL *weights, const REAL *ends, ptrdiff_t outputs, REAL *results)
+/* A part of the results, (outputs, places): those of some blocks, from one place to another. */
+static void convolve_part(const Channels *channels, const Places *all, const REAL *weights, const REAL *ends, ptrdiff_t outputs, ptrdiff_t block,
+                          ptrdiff_t from, ptrdiff_t to, REAL *results)
 {
-    const ptrdiff_t blocks = (outputs + BLOCK - 1) / BLOCK, wide = blocks * BLOCK, places = all->count;
-    for (ptrdiff_t block = 0, together; block < blocks; block += together) {
-        together = blocks - block < TOGETHER ? 1 : TOGETHER;
-        const ptrdiff_t begin = block * BLOCK, width = together * BLOCK, some = outputs - begin < width ? outputs - begin : width;
-        const REAL *own = weights + block * channels->units * channels->taps * BLOCK;
-        const Ends its = {ends + begin, ends + wide + begin, ends + 2 * wide + begin};
-        const REAL *row = channels->padded;
-        ptrdiff_t column = 0;
-        for (ptrdiff_t place = 0, count; place < places; place += count) {
-            const ptrdiff_t room = places - place < MANY ? FEW : MANY;
-            count = places - place < room ? places - place : room;
-            const REAL *first[MANY];
-            for (ptrdiff_t number = 0; number < room; number++) {
-                if (number >= count) { /* What is too much computes the last one again. */
-                    first[number] = first[count - 1];
-                    continue;
-                }
-                first[number] = row + column++ * all->right;
-                if (column == all->width) {
-                    column = 0;
-                    row += all->down;
-                }
+    const ptrdiff_t blocks = (outputs + BLOCK - 1) / BLOCK, wide = blocks * BLOCK, begin = block * BLOCK;
+    const ptrdiff_t together = blocks - block < TOGETHER ? 1 : TOGETHER, width = together * BLOCK;
+    const ptrdiff_t some = outputs - begin < width ? outputs - begin : width;
+    const REAL *own = weights + block * channels->units * channels->taps * BLOCK;
+    const Ends its = {ends + begin, ends + wide + begin, ends + 2 * wide + begin};
+    const REAL *row = channels->padded + from / all->width * all->down;
+    ptrdiff_t column = from % all->width;
+    for (ptrdiff_t place = from, count; place < to; place += count) {
+        const ptrdiff_t room = to - place < MANY ? FEW : MANY;
+        count = to - place < room ? to - place : room;
+        const REAL *first[MANY];
+        for (ptrdiff_t number = 0; number < room; number++) {
+            if (number >= count) { /* What is too much computes the last one again. */
+                first[number] = first[count - 1];
+                continue;
             }
-            REAL tile[MANY * TOGETHER * 64 / sizeof(REAL)], *target = results + begin * places + place;
-            if (room == MANY) {
-                (together == 1 ? many_places : many_places_twice)(channels, first, own, &its, tile);
-                put(tile, width, MANY, some, target, places);
-            } else {
-                (together == 1 ? few_places : few_places_twice)(channels, first, own, &its, tile);
-                put(tile, width, count, some, target, places);
+            first[number] = row + column++ * all->right;
+            if (column == all->width) {
+                column = 0;
+                row += all->down;
             }
         }
+        REAL tile[MANY * TOGETHER * 64 / sizeof(REAL)], *target = results + begin * all->count + place;
+        if (room == MANY) {
+            (together == 1 ? many_places : many_places_twice)(channels, first, own, &its, tile);
+            put(tile, width, MANY, some, target, all->count);
+        } else {
+            (together == 1 ? few_places : few_places_twice)(channels, first, own, &its, tile);
+            put(tile, width, count, some, target, all->count);
+        }
+    }
+}
+
+/* The results, (outputs, places), of all that is needed; see gated_convolution.c. Every one is computed by one thread, in the same way
+ * whatever their number. */
+static void convolve(const Channels *channels, const Places *all, const REAL *weights, const REAL *ends, ptrdiff_t outputs, ptrdiff_t threads,
+                     REAL *results)
+{
+    const ptrdiff_t steps = ((outputs + BLOCK - 1) / BLOCK + TOGETHER - 1) / TOGETHER;
+    const ptrdiff_t pieces = all->count >= 2 * MANY * threads ? threads : 1, length = (all->count + pieces - 1) / pieces;
+#ifdef _OPENMP
+#pragma omp parallel for num_threads((int)threads) schedule(static) if (threads > 1)
+#endif
+    for (ptrdiff_t part = 0; part < steps * pieces; part++) {
+        const ptrdiff_t from = part % pieces * length, to = from + length < all->count ? from + length : all->count;
+        convolve_part(channels, all, weights, ends, outputs, part / pieces * TOGETHER, from, to, results);
     }
 }
