@@ -114,6 +114,7 @@ GALLERY: dict[str, Example] = {
     "multi_head_outputs": _example(convolutions.MultiHeadOutputs, IMAGES),
     "two_inputs": _example(convolutions.TwoInputs, lambda: (torch.randn(3, 3, 16, 16), torch.randn(3, 7))),
     "shared_layer": _example(convolutions.SharedLayerNet, IMAGES),
+    "shared_attention": _example(convolutions.SharedAttentionNet, IMAGES),
     "weight_normed": _example(convolutions.WeightNormedNet, IMAGES),
     "frozen": _example(convolutions.frozen, IMAGES),
     "batchnorm_after_pool": _example(convolutions.BatchNormAfterPool, IMAGES),

@@ -19,6 +19,7 @@ EXPECTED = {
     "swiglu": "inputs of embed: 10, inputs of layers.0.w3: 24, outputs of layers.0.w3: 16, "
     "inputs of layers.1.w3: 20, outputs of layers.1.w3: 16",
     "shared_layer": "outputs of conv_out: 12",
+    "shared_attention": "outputs of conv: 8",
     "tied_weights": "inputs of fc2: 24, outputs of fc2: 16",
     "lstm_tail": "outputs of conv1: 8",
     "transposed_autoencoder": "outputs of encoder.0: 8, outputs of encoder.2: 12, inputs of bottleneck: 192, "

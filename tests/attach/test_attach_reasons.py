@@ -151,3 +151,9 @@ def test_places_do_not_depend_on_the_numbers_in_layers(name, before_norm):
             nn.init.zeros_(module.bias)
     places = [list(gates(bp.sparsify(model, "bb", example_inputs=inputs, before_norm=before_norm))) for model in (fresh, trained)]
     assert places[0] == places[1]
+
+
+def test_a_reason_names_the_operation_that_keeps_the_units_and_not_one_before_it():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 5, 1), nn.ReLU6(), nn.AvgPool2d(2), nn.Flatten())
+    left = {row.layer: row.reason for row in bp.placement(bp.sparsify(model, "bb", example_inputs=IMAGES)).left_alone}
+    assert left == {"2": "its units are the network's outputs"}

@@ -18,6 +18,7 @@ from bayesprune.graph.binding import spelled
 from bayesprune.graph.layer_types import BATCH_NORMS, CONVOLUTIONS, INSTANCE_NORMS, LINEARS, TRANSPOSED_CONVOLUTIONS
 from bayesprune.removal import Analysis, analyse
 from bayesprune.removal.analysis import shape_of
+from bayesprune.removal.sharing import disagreement
 from bayesprune.removal.status import along
 
 Side = Literal["inputs", "outputs", "units"]
@@ -146,6 +147,9 @@ def _cuts_of(model: nn.Module, name: str, gate: Gate, nodes: Mapping[str, fx.Nod
         zero = spread(gate, gone.double(), len(shape_of(node))) > 0
         analysis = analyse(baseline.module, zeros={node: zero}, baseline=baseline)
         _require_zeros_to_stay(baseline, analysis)
+        call = disagreement(analysis)
+        if call is not None:
+            raise _CannotCutError(f"it frees a part of {call.target}, which is used in several places")
         spared = dict(_spared(model, baseline, analysis, names))
         if candidates is None:
             candidates = {place: list(_owners(gate, len(mask))) for place, mask in spared.items()}

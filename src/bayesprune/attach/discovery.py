@@ -102,7 +102,7 @@ class _Discovery:
             return "it is a grouped transposed convolution, whose groups sparsify cannot gate"
         if has_other_hooks(layer):
             return "hooks of another library act on it"
-        if node in self.analysis.rigid:
+        if node in self.analysis.rigid or node in self.analysis.calls:
             return "it is used in several places, or its weight is tied to another layer's"
         if not isinstance(rule_for(self.analysis, node), (Linear, Convolution)):
             return "its input has no batch dimension that sparsify can see"

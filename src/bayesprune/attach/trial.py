@@ -13,8 +13,9 @@ from bayesprune.removal.rules import rule_for
 from bayesprune.removal.rules.contract import Output, Rule
 from bayesprune.removal.rules.elementwise import Combination
 from bayesprune.removal.rules.layers import Convolution, Linear
-from bayesprune.removal.rules.movement import Concatenation
+from bayesprune.removal.rules.movement import Concatenation, Movement
 from bayesprune.removal.rules.norms import GroupNorm, MixingNorm
+from bayesprune.removal.sharing import disagreement
 from bayesprune.removal.status import along
 
 _MIXING = (Rule, Output, MixingNorm)
@@ -48,6 +49,9 @@ class Trial:
                 return reason
             if not self._spares(analysis, activation, zero, owner):
                 return self._who_needs(analysis, activation, zero)
+            call = disagreement(analysis)
+            if call is not None:
+                return self._describe(analysis, call)
         return None
 
     def smaller(self, activation: fx.Node, owner: Tensor) -> tuple[set[str], set[str]]:
@@ -143,11 +147,25 @@ class Trial:
         return now is not None and (before is None or bool((now.mask & ~before.mask).any()))
 
     def _who_needs(self, analysis: Analysis, activation: fx.Node, zero: Tensor) -> str:
-        for user in activation.users:
-            part = analysis.parts.get(user, {}).get(activation)
-            if part is not None and bool((part & zero).any()):
-                return self._describe(analysis, user)
-        return "its units are needed elsewhere"
+        """The operation for which the zeros have to be there: those on the way to it only pass them on."""
+        node, asked = activation, zero
+        while True:
+            needing = [user for user in node.users if self._asks_for(analysis, user, node, asked)]
+            if not needing:
+                break
+            node = needing[0]
+            fact = analysis.known.get(node)
+            if fact is None or not self._learned(analysis, node):
+                break
+            before = self.baseline.known.get(node)
+            asked = fact.mask if before is None else fact.mask & ~before.mask
+        while isinstance(rule_for(analysis, node), Movement) and len(node.users) == 1:
+            (node,) = node.users  # A view that hides which elements are zero does not keep them either.
+        return "its units are needed elsewhere" if node is activation else self._describe(analysis, node)
+
+    def _asks_for(self, analysis: Analysis, user: fx.Node, node: fx.Node, elements: Tensor) -> bool:
+        part = analysis.parts.get(user, {}).get(node)
+        return part is not None and bool((part & elements).any())
 
     def _describe(self, analysis: Analysis, node: fx.Node) -> str:
         if node.op == "output":
@@ -157,7 +175,7 @@ class Trial:
             kind = type(layer).__name__
             if isinstance(layer, MIXING_NORMS):
                 return f"{node.target} ({kind}) normalises its units together"
-            if node in analysis.rigid:
+            if node in analysis.rigid or node in analysis.calls:
                 return f"{node.target} ({kind}), which reads its units, is used in several places"
             return f"{node.target} ({kind}) needs all of its units"
         name = spelled(node.target)

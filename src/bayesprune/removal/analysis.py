@@ -1,13 +1,13 @@
 """What is known about the activations of a network, and small questions that all rules ask of its graph."""
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from bayesprune.removal.generic import stand_in
+from bayesprune.removal.sharing import sharing
 from bayesprune.removal.status import Known
 
 
@@ -17,6 +17,7 @@ class Analysis:
     Attributes:
         module: the graph, annotated with shapes.
         rigid: nodes that are taken as black boxes, whatever they compute.
+        calls: the calls of a layer that is called several times, for each of them; if one is rigid, all are.
         generic: whether the numbers in the layers are taken for any others.
         known: what is known of a node's result.
         needed: which elements of a node's result are needed, as a status; nodes of which nothing is needed are missing.
@@ -27,7 +28,8 @@ class Analysis:
 
     def __init__(self, module: fx.GraphModule, rigid: frozenset[fx.Node] = frozenset(), generic: bool = False) -> None:
         self.module = module
-        self.rigid = rigid | shared_layers(module)
+        tied, self.calls = sharing(module)
+        self.rigid = rigid | tied | {other for node in rigid for other in self.calls.get(node, ())}
         self.generic = generic
         layers = {node: module.get_submodule(str(node.target)) for node in module.graph.nodes if node.op == "call_module"}
         self._layers = {node: stand_in(layer) for node, layer in layers.items()} if generic else layers
@@ -104,30 +106,3 @@ def tensor_inputs(node: fx.Node) -> list[fx.Node]:
 def everything(node: fx.Node) -> Tensor:
     """The status that holds for every element of a node's result."""
     return torch.ones([1] * len(shape_of(node)), dtype=torch.bool) if "shape" in node.meta else torch.tensor(True)
-
-
-def _own_tensors(layer: nn.Module) -> Iterator[Tensor]:
-    """The tensors of a layer, without those of modules that happen to lie under its path, but with what parametrised ones come from."""
-    yield from layer.parameters(recurse=False)
-    yield from layer.buffers(recurse=False)
-    for name, child in layer.named_children():
-        if name == "parametrizations":
-            yield from child.parameters()
-
-
-def shared_layers(module: fx.GraphModule) -> frozenset[fx.Node]:
-    """Layers with tensors that another call or attribute also uses: they keep their shape."""
-    users: dict[int, set[fx.Node]] = {}
-    for node in module.graph.nodes:
-        if node.op == "call_module":
-            layer = module.get_submodule(str(node.target))
-            parameters: list[Tensor] = [*_own_tensors(layer)]
-        elif node.op == "get_attr":
-            owner, _, name = str(node.target).rpartition(".")
-            parameters = [getattr(module.get_submodule(owner), name)]
-        else:
-            continue
-        for parameter in parameters:
-            users.setdefault(id(parameter), set()).add(node)
-    calls = {node for nodes in users.values() if len(nodes) > 1 for node in nodes}
-    return frozenset(calls)

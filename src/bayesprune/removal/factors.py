@@ -28,6 +28,7 @@ from bayesprune.removal.rules.layers import Convolution, Linear
 from bayesprune.removal.rules.mixing import Reduction
 from bayesprune.removal.rules.movement import Movement, moved, numbered
 from bayesprune.removal.rules.norms import ChannelNorm, MixingNorm, SpatialOperation
+from bayesprune.removal.sharing import sharing
 from bayesprune.removal.status import compressed, is_along_only, on_dimension
 
 Change: TypeAlias = Callable[[], None]
@@ -46,7 +47,7 @@ class Factors:
 
     def __init__(self, module: fx.GraphModule) -> None:
         self.module = module
-        self.analysis = Analysis(module)
+        self.analysis = Analysis(module, frozenset(sharing(module)[1]))  # A factor of one call is no factor of another call's weights.
 
     def can_move(self, activation: fx.Node, scale: Tensor) -> bool:
         """Whether factors like these on an activation, for all who read it, could leave it for the weights around it."""

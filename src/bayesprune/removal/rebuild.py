@@ -48,6 +48,7 @@ class Rebuild:
         self.layout: dict[fx.Node, Layout] = {}
         self.trains = any(parameter.requires_grad for parameter in analysis.module.parameters())
         self._copies: dict[int, Any] = {}
+        self._called_again: dict[fx.Node, nn.Module] = {}
         self._supplied: dict[tuple[Any, ...], fx.Node] = {}
 
     def module(self) -> fx.GraphModule:
@@ -206,12 +207,27 @@ class Rebuild:
         self.attributes[path] = layer
         return self.graph.call_module(path, arguments)
 
+    def one_for_all(self, node: fx.Node, layer: nn.Module) -> nn.Module:
+        """The layer for a node: of one that is called several times, that of its first call, which the other calls must agree with."""
+        calls = self.analysis.calls.get(node)
+        if calls is None:
+            return layer
+        first = self._called_again.setdefault(calls[0], layer)
+        pairs = [(each.get(name), value) for each, other in _registries(first, layer) for name, value in other.items()]
+        if not all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs):
+            raise CannotRemoveError(node, "its calls do not need the same of it")
+        return first
+
     def same(self, value: Any) -> Any:
         """A copy of a layer or tensor; what was tied in the old network is tied in the new one."""
         twin = copy.deepcopy(value, self._copies)
         if isinstance(twin, nn.RNNBase):
             twin.flatten_parameters()  # A copy's weights do not lie together, which every call would have to mend.
         return twin
+
+
+def _registries(first: nn.Module, second: nn.Module) -> list[tuple[dict[str, Tensor | None], dict[str, Tensor | None]]]:
+    return [(first._parameters, second._parameters), (first._buffers, second._buffers)]  # type: ignore[list-item]
 
 
 def _is_whole(labels: Tensor, size: int) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor, fx
 from bayesprune.removal.analysis import Analysis, is_number
 from bayesprune.removal.rebuild import CannotRemoveError, Rebuild
 from bayesprune.removal.rules import rule_for
+from bayesprune.removal.sharing import disagreement
 from bayesprune.removal.status import Known, anywhere, compressed, known
 
 
@@ -21,10 +22,14 @@ def shrink(module: fx.GraphModule, rigid: frozenset[fx.Node] = frozenset()) -> t
     """A smaller graph that computes the same, and the analysis it rests on.
 
     A node that turns out to need its whole inputs, or else the one that asks for less of them than there is, is taken as a black box, and
-    the rest is done again.
+    the rest is done again. So are the calls of a layer that do not need the same of it.
     """
     while True:
         analysis = analyse(module, rigid)
+        call = disagreement(analysis)
+        if call is not None:
+            rigid = rigid | {call}
+            continue
         try:
             return rebuild(analysis), analysis
         except CannotRemoveError as obstacle:

@@ -60,6 +60,8 @@ _BY_FUNCTION: dict[str, Rule] = (
 _CUTS = (operator.getitem, torch.narrow)
 """What takes a part of a tensor: how large a part may depend on the size of the input."""
 _NEEDS_BATCH = (ChannelNorm, Convolution, GroupNorm, SpatialOperation)
+_CALLED_AGAIN = (Linear, Convolution, ChannelNorm, MixingNorm)
+"""Rules of layers that may be called several times: the others would give every call a layer of its own."""
 
 
 def rule_for(analysis: Analysis, node: fx.Node) -> Rule:
@@ -79,7 +81,7 @@ def _find_rule(analysis: Analysis, node: fx.Node) -> Rule:
         return _BLACK_BOX
     rule = _layer_rule(analysis, node) if node.op == "call_module" else _function_rule(node)
     reads = tensor_inputs(node)
-    if _is_out_of_the_ordinary(analysis, node, rule):
+    if _is_out_of_the_ordinary(analysis, node, rule) or (node in analysis.calls and not isinstance(rule, _CALLED_AGAIN)):
         return _BLACK_BOX
     lone = isinstance(rule, (Activation, Linear, Movement, Reduction, Softmax, *_NEEDS_BATCH))
     if lone and len(reads) != 1:

@@ -63,7 +63,8 @@ class Linear(Rule):
             value = along_value(fact, last, layer.in_features)
             value[columns] = 0.0
             shift = layer.weight.detach().cpu().double() @ value
-        new = build.call(str(node.target), smaller_linear(layer, rows, columns, shift), source)
+        smaller = build.one_for_all(node, smaller_linear(layer, rows, columns, shift))
+        new = build.call(str(node.target), smaller, source)
         build.enter(node, new, others | {last: rows})
 
 
@@ -178,7 +179,7 @@ class Convolution(Rule):
             source = build.supply(read, {1: columns})
             weight, shift = self._constants_folded(analysis, layer, read, columns, merged)
             smaller = smaller_convolution(layer, rows.nonzero().flatten(), columns, shift, weight=weight)
-        build.enter(node, build.call(str(node.target), smaller, source), {1: rows.nonzero().flatten()})
+        build.enter(node, build.call(str(node.target), build.one_for_all(node, smaller), source), {1: rows.nonzero().flatten()})
 
     def _constants_folded(
         self, analysis: Analysis, layer: nn.Module, read: fx.Node, columns: Tensor, merged: int | None

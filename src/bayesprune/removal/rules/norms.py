@@ -1,5 +1,6 @@
 """Normalisations: those of each channel by itself, and those that mix channels."""
 
+import copy
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
@@ -58,11 +59,10 @@ class ChannelNorm(Rule):
         (read,) = tensor_inputs(node)
         own = uses_own_statistics(build.analysis.layer(node))
         layout = {dim: labels for dim, labels in build.layout_of(read).items() if dim == 1 or not own}
-        layer = build.analysis.layer(node)
-        smaller = build.same(layer)
+        smaller = copy.deepcopy(build.analysis.layer(node))
         if 1 in layout:
             _shrink(smaller, layout[1], shape_of(node)[1])
-        build.enter(node, build.call(str(node.target), smaller, build.supply(read, layout)), layout)
+        build.enter(node, build.call(str(node.target), build.one_for_all(node, smaller), build.supply(read, layout)), layout)
 
 
 def uses_own_statistics(layer: nn.Module) -> bool:
@@ -124,11 +124,11 @@ class GroupNorm(MixingNorm):
     def rebuild(self, build: "Rebuild", node: fx.Node) -> None:
         (read,) = tensor_inputs(node)
         kept = self._channels(build.analysis, node, build.analysis.needed[node]).nonzero().flatten()
-        smaller = build.same(build.analysis.layer(node))
+        smaller = cast(nn.GroupNorm, copy.deepcopy(build.analysis.layer(node)))
         size = shape_of(node)[1] // smaller.num_groups
         _shrink(smaller, kept, shape_of(node)[1])
         smaller.num_groups, smaller.num_channels = len(kept) // size, len(kept)
-        build.enter(node, build.call(str(node.target), smaller, build.supply(read, {1: kept})), {1: kept})
+        build.enter(node, build.call(str(node.target), build.one_for_all(node, smaller), build.supply(read, {1: kept})), {1: kept})
 
     def _channels(self, analysis: Analysis, node: fx.Node, needed: Tensor) -> Tensor:
         """All channels of the groups of which some channel is needed."""
