@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from gallery import GALLERY
 from torch import nn
 
@@ -119,3 +120,41 @@ def test_hooks_of_others_are_respected():
     x = torch.randn(2, 4)
     found = placement(sparsify(model, "bb", example_inputs=x))
     assert {row.layer: row.reason for row in found.left_alone}["2"] == "hooks of another library act on it"
+
+
+class WrittenInto(nn.Module):
+    """The shortcut reads what an activation in place has made of it."""
+
+    def __init__(self, act):
+        super().__init__()
+        self.stem, self.act, self.conv, self.head = nn.Conv2d(3, 8, 3), act, nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 4, 1)
+
+    def forward(self, x):
+        x = self.stem(x)
+        return self.head(x + self.conv(self.act(x)))
+
+
+@pytest.mark.parametrize("act", [nn.ReLU(inplace=True), nn.SiLU(inplace=True)], ids=["ReLU", "SiLU"])
+def test_a_gate_stands_where_all_who_read_its_units_see_it(act):
+    found = sparsify(WrittenInto(act), "bb", example_inputs=torch.randn(2, 3, 8, 8))
+    assert list(gates(found)) == ["stem.output_gate", "conv.output_gate"]
+
+
+class InstanceNorms(nn.Module):
+    """Norms as functions, with parameters and running statistics or without."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2, self.head = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 6, 3), nn.Conv2d(6, 4, 1)
+        self.norm = nn.InstanceNorm2d(6, affine=True, track_running_stats=True)
+
+    def forward(self, x):
+        x = F.relu(F.instance_norm(self.conv1(x)))
+        norm = self.norm
+        x = F.instance_norm(self.conv2(x), norm.running_mean, norm.running_var, norm.weight, norm.bias, use_input_stats=False)
+        return self.head(F.relu(x))
+
+
+def test_instance_norms_as_functions():
+    found = sparsify(InstanceNorms().eval(), "bb", example_inputs=torch.randn(2, 3, 12, 12))
+    assert list(gates(found)) == ["conv2.input_gate", "head.input_gate"]

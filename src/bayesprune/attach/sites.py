@@ -18,8 +18,15 @@ class Sites:
         modules = dict(model.named_modules(remove_duplicate=False))
         inside = tuple(f"{path}." for path, module in modules.items() if isinstance(module, nn.MultiheadAttention))
         objects = [id(modules[path]) for path in calls if path in modules]
+        # A gate would multiply a copy of what such a layer writes into its input, and those who read that input would go without.
+        in_place = {str(node.target) for node in analysis.module.graph.nodes if node.meta.get("read_by_another_name")}
         self._hookable = {
-            path for path in calls if path in modules and objects.count(id(modules[path])) == 1 and not (inside and path.startswith(inside))
+            path
+            for path in calls
+            if path in modules
+            and objects.count(id(modules[path])) == 1
+            and path not in in_place
+            and not (inside and path.startswith(inside))
         }
 
     def output(self, node: fx.Node) -> str | None:

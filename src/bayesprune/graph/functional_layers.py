@@ -72,6 +72,23 @@ def _batch_norm(call: dict[str, Any], tensors: dict[fx.Node, Tensor]) -> nn.Modu
     return _adopt(layer, weight=weight, bias=bias, running_mean=mean, running_var=var, num_batches_tracked=counter)
 
 
+def _instance_norm(call: dict[str, Any], tensors: dict[fx.Node, Tensor]) -> nn.Module:
+    weight, bias = _parameter(call.get("weight"), tensors), _parameter(call.get("bias"), tensors)
+    mean, var = (None if call.get(name) is None else tensors.get(call[name]) for name in ("running_mean", "running_var"))
+    own_statistics = call.get("use_input_stats", True)
+    shape = call["input"].meta["shape"]
+    kind = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}.get(len(shape))
+    if kind is None or (weight is None) != (bias is None) or (mean is None) != (var is None) or own_statistics != (mean is None):
+        raise NotALayerError
+    options = {"eps": call.get("eps", 1e-5), "momentum": call.get("momentum", 0.1)}
+    layer = kind(shape[1], affine=weight is not None, track_running_stats=mean is not None, device="meta", **options)
+    _adopt(layer, weight=weight, bias=bias)
+    if mean is None:
+        return layer
+    counter = torch.zeros((), dtype=torch.int64, device=mean.device)
+    return _adopt(layer, running_mean=mean, running_var=var, num_batches_tracked=counter)
+
+
 def _layer_norm(call: dict[str, Any], tensors: dict[fx.Node, Tensor]) -> nn.Module:
     weight, bias = _parameter(call.get("weight"), tensors), _parameter(call.get("bias"), tensors)
     layer = nn.LayerNorm(tuple(call["normalized_shape"]), eps=call.get("eps", 1e-5), device="meta", elementwise_affine=weight is not None)
@@ -89,6 +106,10 @@ def _group_norm(call: dict[str, Any], tensors: dict[fx.Node, Tensor]) -> nn.Modu
     if weight is None:
         raise NotALayerError
     return _adopt(nn.GroupNorm(call["num_groups"], len(weight), eps=call.get("eps", 1e-5), device="meta"), weight=weight, bias=bias)
+
+
+def _local_response_norm(call: dict[str, Any], _: dict[fx.Node, Tensor]) -> nn.Module:
+    return nn.LocalResponseNorm(**{name: value for name, value in call.items() if name != "input"})
 
 
 def _embedding(call: dict[str, Any], tensors: dict[fx.Node, Tensor]) -> nn.Module:
@@ -169,9 +190,17 @@ _enter(_batch_norm, "input running_mean running_var weight bias training momentu
 _enter(
     _batch_norm, "input weight bias running_mean running_var training momentum eps cudnn_enabled", torch.batch_norm, "batch_norm.default"
 )
+_enter(_instance_norm, "input running_mean running_var weight bias use_input_stats momentum eps", F.instance_norm)
+_enter(
+    _instance_norm,
+    "input weight bias running_mean running_var use_input_stats momentum eps cudnn_enabled",
+    torch.instance_norm,
+    "instance_norm.default",
+)
 _enter(_layer_norm, "input normalized_shape weight bias eps cudnn_enable", F.layer_norm, torch.layer_norm, "layer_norm.default")
 _enter(_rms_norm, "input normalized_shape weight eps", F.rms_norm, "rms_norm.default")
 _enter(_group_norm, "input num_groups weight bias eps cudnn_enabled", F.group_norm, torch.group_norm, "group_norm.default")
+_enter(_local_response_norm, "input size alpha beta k", F.local_response_norm)
 _enter(_embedding, "input weight padding_idx max_norm norm_type scale_grad_by_freq sparse", F.embedding)
 _enter(_embedding, "weight input padding_idx scale_grad_by_freq sparse", torch.embedding, "embedding.default")
 _enter(_prelu, "input weight", F.prelu, torch.prelu, "prelu.default")

@@ -104,6 +104,7 @@ class _Normaliser:
         new = self.graph.call_module(path, self._current(node.args), self._current(node.kwargs))
         self.now[node] = new
         if isinstance(mutated, fx.Node):
+            new.meta["read_by_another_name"] = self._is_read_later(mutated, node)
             self._overwrite(mutated, new)
 
     def _call_method(self, node: fx.Node) -> None:
@@ -298,6 +299,11 @@ class _Normaliser:
         for node, current in self.now.items():
             if current is old:
                 self.now[node] = new
+
+    def _is_read_later(self, written: fx.Node, by: fx.Node) -> bool:
+        """Whether what a node writes into a tensor is also read as that tensor, rather than as the node's result."""
+        names = [node for node, current in self.now.items() if current is self.now[written]]
+        return any(user is not by and user not in self.now for name in names for user in name.users)
 
     def _check_views(self, written: fx.Node) -> None:
         """Refuse a change in place that others see through a view: of the tensor, or of the one that it is a view of."""
