@@ -15,6 +15,7 @@ from bayesprune.errors import InputError
 from bayesprune.graph.layer_types import LAYERS
 
 IMAGE, SEQUENCE, VECTOR, VOLUME = (2, 4, 8, 8), (2, 4, 8), (2, 4), (2, 4, 6, 6, 6)
+UNPOOLINGS = (nn.MaxUnpool1d, nn.MaxUnpool2d, nn.MaxUnpool3d)
 SHAPES = {"1d": SEQUENCE, "2d": IMAGE, "3d": VOLUME}
 # With settings that differ from the defaults wherever there are some; types that are not here take none.
 EXAMPLES = [
@@ -49,6 +50,7 @@ EXAMPLES = [
     nn.Flatten(2), nn.Unflatten(1, (2, 2)), nn.PixelShuffle(2), nn.PixelUnshuffle(2), nn.ChannelShuffle(2),
     nn.Embedding(5, 3, padding_idx=1), nn.Embedding(5, 3, max_norm=0.5, scale_grad_by_freq=True),
     nn.LSTM(8, 3, num_layers=2, batch_first=True, bidirectional=True, dropout=0.1), nn.LSTM(8, 4, proj_size=2),
+    *(kind(3, stride=2, padding=1) for kind in UNPOOLINGS),
     nn.GRU(8, 3, bias=False), nn.RNN(8, 3, nonlinearity="relu"), UnsyncedBatchNorm(4, momentum=0.3),
 ]  # fmt: skip
 EXAMPLES += [kind() for kind in LAYERS.values() if kind is not nn.SyncBatchNorm and not any(type(each) is kind for each in EXAMPLES)]
@@ -68,6 +70,8 @@ class Alone(nn.Module):
         self.layer = layer
 
     def forward(self, x):
+        if isinstance(self.layer, UNPOOLINGS):
+            return self.layer(x, torch.argsort(x.flatten(2)).reshape(x.shape))
         return self.layer(x, x) if isinstance(self.layer, nn.Bilinear) else self.layer(x)
 
 

@@ -120,8 +120,6 @@ def _value(argument: Any, names: Mapping[fx.Node, str]) -> Any:
     if isinstance(argument, dict):
         return {key: _value(each, names) for key, each in argument.items()}
     if isinstance(argument, (tuple, list)):
-        if hasattr(argument, "_fields"):
-            raise MalformedError(f"it handles a {type(argument).__name__}")
         parts = [_value(each, names) for each in argument]
         return parts if isinstance(argument, list) else tuple(parts)
     return argument

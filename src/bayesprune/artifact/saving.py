@@ -39,7 +39,8 @@ def save(
     ``compact`` and ``load`` return is described as it is; any other model is traced, for which it needs ``example_inputs``. A model with
     gates is written as its tensors and its gates, and loaded into the model that it was made from: ``load(path, into=model)``.
 
-    Tied parameters stay tied, and frozen ones frozen. Weight norm and other parametrisations are written as the weights they give. What is
+    Tied parameters stay tied, and frozen ones frozen. Weight norm and other parametrisations are written as the weights they give; results
+    that are named tuples come back as tuples. What is
     loaded computes the same, bit for bit; but tensors are written in their usual order of elements, so that a model in the memory format
     ``channels_last`` may round otherwise until the loaded one is put into that format again, with ``to(memory_format=...)``.
 

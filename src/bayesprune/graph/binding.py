@@ -25,6 +25,7 @@ _RENAMED = {
     "keepdims": "keepdim",
     "output_size": "size",
     "scale_factors": "scale_factor",
+    "tensors": "operands",
 }
 """Parameter names of torch and ATen -> ours."""
 

@@ -5,9 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import fx
+from torch import Tensor, fx
 
 from bayesprune.graph.vocabulary import FUNCTIONS, Function
+
+_OTHER_NAMES = {"axis": "dim", "keepdims": "keepdim", "self": "input"}
+"""Names that torch also takes for a parameter."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,14 @@ class Idioms:
             return self.einsum(arguments[0], arguments[1] if isinstance(arguments[1], (tuple, list)) else arguments[1:])
         if name == "glu" and set(kwargs) <= {"dim"}:
             return self.glu(arguments[0], arguments[1] if len(arguments) > 1 else -1)
-        if name in ("max", "min") and isinstance(value, tuple) and set(kwargs) <= {"dim", "keepdim"}:
-            return self.extreme(name, arguments[0], arguments[1], len(arguments) > 2 and bool(arguments[2]))
+        if name in ("max", "min") and isinstance(value, tuple):
+            given = dict(zip(("input", "dim", "keepdim"), args, strict=False)) | {
+                _OTHER_NAMES.get(key, key): each for key, each in kwargs.items()
+            }
+            if given.keys() <= {"input", "dim", "keepdim"}:
+                return self.extreme(name, given["input"], given["dim"], bool(given.get("keepdim", False)))
+        if name == "t" and isinstance(value, Tensor):
+            return self.say(FUNCTIONS["transpose"], {"input": arguments[0], "dim0": 0, "dim1": 1}) if value.ndim == 2 else arguments[0]
         return None
 
     def einsum(self, equation: Any, operands: Sequence[Any]) -> fx.Node | None:

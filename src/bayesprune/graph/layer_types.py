@@ -23,7 +23,10 @@ PADDINGS = (
     nn.ReflectionPad3d, nn.ReplicationPad1d, nn.ReplicationPad2d, nn.ReplicationPad3d, nn.CircularPad1d, nn.CircularPad2d, nn.CircularPad3d,
 )  # fmt: skip
 MOVEMENT_LAYERS = (nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle)
-OTHER_LAYERS = (nn.Embedding, nn.PReLU, nn.GLU, nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin, nn.LSTM, nn.GRU, nn.RNN, nn.Bilinear)
+OTHER_LAYERS = (
+    nn.Embedding, nn.PReLU, nn.GLU, nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin, nn.LSTM, nn.GRU, nn.RNN, nn.Bilinear,
+    nn.MaxUnpool1d, nn.MaxUnpool2d, nn.MaxUnpool3d,
+)  # fmt: skip
 
 LAYERS: dict[str, type[nn.Module]] = {
     layer.__name__: layer

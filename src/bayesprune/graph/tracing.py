@@ -138,9 +138,11 @@ def _difference(module: fx.GraphModule, inputs: ExampleInputs, expected: Any) ->
 
 
 def _plain(nest: Any) -> Any:
-    """A result in plain containers: a graph returns a dictionary for any kind of mapping."""
+    """A result in plain containers: a graph returns a dictionary for any mapping, and a tuple where torch has names for its parts."""
     if isinstance(nest, Mapping):
         return {name: _plain(each) for name, each in nest.items()}
+    if type(nest).__module__ == "torch.return_types":
+        return tuple(nest)
     return type(nest)(map(_plain, nest)) if type(nest) in (tuple, list) else nest
 
 

@@ -130,7 +130,7 @@ _word(
     "to",
     "input dtype",
     methods="to float half double bfloat16 long int bool type_as",
-    aten="to.dtype to.dtype_layout _to_copy.default type_as.default",
+    aten="to.dtype to.dtype_layout to.device to.other _to_copy.default type_as.default",
 )
 _word("detach", torch.detach, methods="detach", aten="detach.default")
 
@@ -238,6 +238,7 @@ _word("cat", torch.cat, "tensors dim=0", aliases=(torch.concat, torch.concatenat
 _word("flip", torch.flip, "input dims", methods="flip", aten="flip.default", gathers="dims")
 _word("roll", torch.roll, "input shifts dims", methods="roll", aten="roll.default")
 _word("index_select", torch.index_select, "input dim index", methods="index_select", aten="index_select.default")
+_word("gather", torch.gather, "input dim index", methods="gather", aten="gather.default")
 _word("index_add", torch.index_add, "input dim index source", methods="index_add", aten="index_add.default")
 _word("channel_shuffle", F.channel_shuffle, "input groups", aliases=(torch.channel_shuffle,), aten="channel_shuffle.default")
 _word("repeat", "repeat", "input repeats", aten="repeat.default", gathers="repeats")
@@ -258,6 +259,10 @@ _word("amax", torch.amax, "input dim=None keepdim=False", methods="amax", aten="
 _word("amin", torch.amin, "input dim=None keepdim=False", methods="amin", aten="amin.default", gathers="dim")
 for _name in ("argmax", "argmin"):
     _word(_name, getattr(torch, _name), "input dim=None keepdim=False", methods=_name, aten=f"{_name}.default")
+_word("topk", torch.topk, "input k dim=-1 largest=True sorted=True", methods="topk", aten="topk.default")
+for _name in ("sort", "argsort"):
+    _aten = f"{_name}.default {_name}.stable"
+    _word(_name, getattr(torch, _name), "input dim=-1 descending=False stable=False", methods=_name, aten=_aten)
 _word("cumsum", torch.cumsum, "input dim dtype=None", methods="cumsum", aten="cumsum.default")
 _word("softmax", torch.softmax, "input dim dtype=None", aliases=(F.softmax,), methods="softmax", aten="softmax.int _softmax.default")
 _word(
