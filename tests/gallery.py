@@ -8,6 +8,7 @@ size of their batch written in the code, so they accept no other.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import gallery_branches as branches
 import gallery_convolutions as convolutions
 import gallery_tokens as tokens
 import torch
@@ -114,7 +115,8 @@ GALLERY: dict[str, Example] = {
     "multi_head_outputs": _example(convolutions.MultiHeadOutputs, IMAGES),
     "two_inputs": _example(convolutions.TwoInputs, lambda: (torch.randn(3, 3, 16, 16), torch.randn(3, 7))),
     "shared_layer": _example(convolutions.SharedLayerNet, IMAGES),
-    "shared_attention": _example(convolutions.SharedAttentionNet, IMAGES),
+    "shared_attention": _example(branches.SharedAttentionNet, IMAGES),
+    "stacked_branches": _example(branches.StackedBranches, IMAGES),
     "weight_normed": _example(convolutions.WeightNormedNet, IMAGES),
     "frozen": _example(convolutions.frozen, IMAGES),
     "batchnorm_after_pool": _example(convolutions.BatchNormAfterPool, IMAGES),

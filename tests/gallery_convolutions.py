@@ -320,24 +320,6 @@ class SharedLayerNet(nn.Module):
         return self.fc(x.mean([2, 3]))
 
 
-class SharedAttentionNet(nn.Module):
-    """One perceptron weighs the channels by their means and by their largest values, with one activation between and behind."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 8, 3, padding=1)
-        self.norm = nn.BatchNorm2d(8)
-        self.squeeze = nn.Linear(8, 6)
-        self.expand = nn.Linear(6, 8)
-        self.act = nn.PReLU()
-        self.fc = nn.Linear(8, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.act(self.norm(self.conv(x)))
-        means, largest = (self.expand(self.act(self.squeeze(each))) for each in (x.mean((2, 3)), x.amax((2, 3))))
-        return self.fc((x * torch.sigmoid(means + largest)[:, :, None, None]).mean((2, 3)))
-
-
 class WeightNormedNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()

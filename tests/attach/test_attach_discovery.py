@@ -21,6 +21,8 @@ EXPECTED = {
     "inputs of layers.1.w3: 20, outputs of layers.1.w3: 16",
     "shared_layer": "outputs of conv_out: 12",
     "shared_attention": "outputs of conv: 8",
+    "stacked_branches": "outputs of stem: 6, outputs of branches.0: 8, outputs of branches.1: 8, inputs of weigh: 5, outputs of left: 6, "
+    "outputs of right: 6",
     "tied_weights": "inputs of fc2: 24, outputs of fc2: 16",
     "lstm_tail": "outputs of conv1: 8",
     "transposed_autoencoder": "outputs of encoder.0: 8, outputs of encoder.2: 12, inputs of bottleneck: 192, "

@@ -13,7 +13,7 @@ from bayesprune.removal.rules import rule_for
 from bayesprune.removal.rules.contract import Output, Rule
 from bayesprune.removal.rules.elementwise import Combination
 from bayesprune.removal.rules.layers import Convolution, Linear
-from bayesprune.removal.rules.movement import Concatenation, Movement
+from bayesprune.removal.rules.movement import Movement
 from bayesprune.removal.rules.norms import GroupNorm, MixingNorm
 from bayesprune.removal.sharing import disagreement
 from bayesprune.removal.status import along
@@ -129,8 +129,6 @@ class Trial:
             shapes = [[1] * (rank - len(shape_of(read))) + list(shape_of(read)) for read in tensor_inputs(user)]
             spread = [dim + rank - len(shape_of(node)) for dim in units_along] or range(rank)
             return any(shape[dim] != shape_of(user)[dim] for shape in shapes for dim in spread)
-        if isinstance(rule, Concatenation):
-            return rule.dim(user) not in units_along
         return False
 
     def _splits_group(self, analysis: Analysis, rule: Rule, node: fx.Node, user: fx.Node) -> bool:

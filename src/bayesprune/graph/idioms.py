@@ -69,6 +69,8 @@ class Idioms:
             }
             if given.keys() <= {"input", "dim", "keepdim"}:
                 return self.extreme(name, given["input"], given["dim"], bool(given.get("keepdim", False)))
+        if name == "stack" and isinstance(arguments[0], (tuple, list)) and isinstance(value, Tensor) and "out" not in kwargs:
+            return self.stack(arguments[0], (arguments[1] if len(arguments) > 1 else 0) % value.ndim)
         if name == "t" and isinstance(value, Tensor):
             return self.say(FUNCTIONS["transpose"], {"input": arguments[0], "dim0": 0, "dim1": 1}) if value.ndim == 2 else arguments[0]
         return None
@@ -95,3 +97,8 @@ class Idioms:
         """``max`` or ``min`` along a dimension: the elements and their places."""
         bound = {"input": tensor, "dim": dim, "keepdim": keepdim}
         return self.say(FUNCTIONS[f"a{name}"], bound), self.say(FUNCTIONS[f"arg{name}"], bound)
+
+    def stack(self, tensors: Sequence[fx.Node], dim: int) -> fx.Node:
+        """Tensors put behind each other along a dimension that each gets for it."""
+        parts = tuple(self.say(FUNCTIONS["unsqueeze"], {"input": each, "dim": dim}) for each in tensors)
+        return self.say(FUNCTIONS["cat"], {"tensors": parts, "dim": dim})

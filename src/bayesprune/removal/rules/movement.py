@@ -10,7 +10,7 @@ from torch import Tensor, fx
 from bayesprune.removal.analysis import Analysis, shape_of, tensor_inputs
 from bayesprune.removal.rules.contract import Rule
 from bayesprune.removal.rules.elementwise import function_behind
-from bayesprune.removal.status import Known, along, compressed, known
+from bayesprune.removal.status import Known, along, compressed, is_along_only, known
 
 if TYPE_CHECKING:
     from bayesprune.removal.rebuild import Layout, Rebuild
@@ -186,7 +186,10 @@ class Concatenation(Rule):
         dim, start = self.dim(node), 0
         for part in self.parts(node):
             size = shape_of(part)[dim]
-            yield part, needed if needed.shape[dim] == 1 else needed.narrow(dim, start, size)
+            wanted = needed if needed.shape[dim] == 1 else needed.narrow(dim, start, size)
+            fact = analysis.known.get(part)
+            # Units that lie beside those of another part, along another dimension, may be filled in.
+            yield part, wanted if fact is None or is_along_only(fact.mask, dim) else analysis.unknown(part, wanted)
             start += size
 
     def rebuild(self, build: "Rebuild", node: fx.Node) -> None:
@@ -197,11 +200,25 @@ class Concatenation(Rule):
                 labels.append(build.labels(part, dim) + start)
                 parts.append((part, {dim: labels[-1] - start}))
             start += shape_of(part)[dim]
+        beyond = self._other_dimensions(build, node, [part for part, _ in parts if not build.is_constant(part)])
+        parts = [(part, layout | beyond) for part, layout in parts]
         computed = {part: build.supply(part, layout) for part, layout in parts if not build.is_constant(part)}
         beside = next(iter(computed.values()), None)
         sources = [computed[part] if part in computed else build.constant(part, layout, beside) for part, layout in parts]
         new = build.say("cat", tuple(sources), dim=dim) if len(sources) > 1 else sources[0]
-        build.enter(node, new, {dim: torch.cat(labels)})
+        build.enter(node, new, {dim: torch.cat(labels)} | beyond)
+
+    def _other_dimensions(self, build: "Rebuild", node: fx.Node, parts: list[fx.Node]) -> "Layout":
+        """What exists of the dimensions that the parts have in common: what all of them have, if it is the same, or what is needed."""
+        common: Layout = {}
+        for dim, size in enumerate(shape_of(node)):
+            if dim == self.dim(node) or not any(dim in build.layout_of(part) for part in parts):
+                continue
+            labels = [build.labels(part, dim) for part in parts]
+            same = all(torch.equal(each, labels[0]) for each in labels)
+            if same or dim not in node.meta["varies"]:
+                common[dim] = labels[0] if same else along(build.analysis.needed[node], dim, size).nonzero().flatten()
+        return build.covering(node, common)
 
     def parts(self, node: fx.Node) -> list[fx.Node]:
         """The tensors that are put together."""
