@@ -127,6 +127,7 @@ def changed_in_place(y):
         lambda y: F.max_pool1d(y.unsqueeze(1), 2).squeeze(1),
         lambda y: F.interpolate(y[:, None], scale_factor=2.0),
         lambda y: F.pad(y, (1, 2)),
+        lambda y: nn.MaxPool1d(2)(nn.Sequential(nn.ReLU(), nn.Softmax(dim=1))(y)[:, None]).type(torch.float64),
     ],
 )
 @pytest.mark.parametrize("tracer", [fx_graph, export_graph])
@@ -134,6 +135,13 @@ def test_ways_to_write_it(after, tracer):
     model = Steps(after).eval()
     graph = normalise(*tracer(model, (X.clone(),), {}), (X.clone(),), {}).eval()
     check(graph, model, (X.clone(),))
+
+
+def test_data_of_a_tensor():
+    model = Steps(lambda y: nn.ReLU()(y) + y.data.mean()).eval()
+    graph = trace(model, X)
+    assert graph.meta["tracer"] == "torch.fx"
+    check(graph, model, (X,))
 
 
 def test_changes_that_torch_fx_does_not_see_are_noticed():

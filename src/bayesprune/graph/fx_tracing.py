@@ -27,11 +27,23 @@ class LayerTracer(fx.Tracer):
         attentions = {path: module for path, module in model.named_modules() if isinstance(module, nn.MultiheadAttention)}
         # Made before tracing starts, which turns every parameter that is read into a node.
         self.projections = {path: projection_layers(attention) for path, attention in attentions.items()}
+        self.made_in_forward: dict[str, nn.Module] = {}
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if isinstance(m, Gate):
             return True
         return type(m).__module__.startswith("torch.nn") and not isinstance(m, (nn.Sequential, nn.ModuleList, nn.ModuleDict))
+
+    def path_of_module(self, mod: nn.Module) -> str:
+        """Also of a layer without tensors that the model's code makes anew in every call, such as ``nn.MaxPool2d(2)(x)``."""
+        try:
+            return super().path_of_module(mod)
+        except NameError:
+            if any(True for _ in (*mod.parameters(), *mod.buffers())):
+                raise
+        known = next((path for path, made in self.made_in_forward.items() if made is mod), f"made_in_forward_{len(self.made_in_forward)}")
+        self.made_in_forward[known] = mod
+        return known
 
     def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(m, nn.MultiheadAttention):
@@ -112,7 +124,8 @@ def fx_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     tracer = LayerTracer(model)
     graph = tracer.trace(model, concrete_args=fixed)
     _drop_fixed_arguments(graph, set(fixed))
-    made = {f"{path}.{name}": layer for path, layers in tracer.projections.items() for name, layer in layers.items()}
+    made = dict(tracer.made_in_forward)
+    made |= {f"{path}.{name}": layer for path, layers in tracer.projections.items() for name, layer in layers.items()}
     referred: dict[str, nn.Module | Tensor] = {}
     for node in graph.nodes:
         if node.op == "call_module":

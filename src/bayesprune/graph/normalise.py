@@ -280,6 +280,8 @@ class _Normaliser:
         elif node.target == "numel":
             sizes = [self._size(tensor, dim) for dim in range(self._value(asked).ndim)]
             self.now[node] = functools.reduce(lambda a, b: self.graph.call_function(operator.mul, (a, b)), sizes) if sizes else 1
+        elif isinstance(value, Tensor) and node.args[1] == "data":
+            self.now[node] = self._say(FUNCTIONS["detach"], {"input": tensor})
         elif isinstance(value, Tensor):
             transposed = {"T": (0, 1), "mT": (-2, -1)}.get(str(node.args[1]))
             if transposed is None or value.ndim < 2:

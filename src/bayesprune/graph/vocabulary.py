@@ -129,7 +129,7 @@ _word(
     "to",
     "to",
     "input dtype",
-    methods="to float half double bfloat16 long int bool type_as",
+    methods="to float half double bfloat16 long int bool type type_as",
     aten="to.dtype to.dtype_layout to.device to.other _to_copy.default type_as.default",
 )
 _word("detach", torch.detach, methods="detach", aten="detach.default")
