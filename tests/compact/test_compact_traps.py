@@ -86,6 +86,33 @@ def test_a_residual_branch_is_added_to_the_channels_it_has():
     assert result.max_rel_error < 1e-5
 
 
+class PreciseStream(nn.Module):
+    """A residual stream in a type of its own, as models in half precision have it."""
+
+    def __init__(self, stream):
+        super().__init__()
+        torch.manual_seed(0)
+        self.stream, self.fc1, self.fc2, self.fc3 = stream, nn.Linear(6, 8), nn.Linear(8, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        y = x.to(self.stream)
+        y = y + self.fc2(torch.relu(self.fc1(y.to(x.dtype))))
+        return y, self.fc3(y.to(x.dtype))
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+@pytest.mark.parametrize(("stream", "branch"), [(torch.float64, torch.float32), (torch.float32, torch.float64)])
+def test_a_residual_stream_may_be_of_another_type_than_its_branches(stream, branch, share):
+    model, x = PreciseStream(stream).to(branch).eval(), torch.randn(4, 6, dtype=branch)
+    gated = bp.sparsify(model, "bb", example_inputs=x, include="fc2")
+    prune_units(gated, {name: range(int(share * gate.num_units)) for name, gate in bp.gates(gated).items()})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", bp.errors.BayespruneWarning)  # Where everything is pruned.
+        small = bp.compact(gated.eval(), x).model
+    assert [each.dtype for each in small(x)] == [each.dtype for each in gated(x)]
+    torch.testing.assert_close(small(x), gated(x), rtol=1e-5, atol=1e-5)
+
+
 def test_a_dead_branch_leaves_the_stream_alone():
     inputs = GALLERY["resnet_basic"].inputs()
     gated = bp.sparsify(GALLERY["resnet_basic"].build().eval(), "bb", example_inputs=inputs, include=["layer1.0.*"])

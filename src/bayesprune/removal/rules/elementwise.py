@@ -126,7 +126,7 @@ class Combination(Rule):
                 dim = missing[0]
                 result = self._with_constants(build, node, base, part, layout, (dim, smaller[dim]))
                 index = build.tensor("kept", smaller[dim].to(build.device()))
-                build.enter(node, build.say("index_add", result, dim=dim, index=index, source=build.new[part]), layout)
+                build.enter(node, build.say("index_add", result, dim=dim, index=index, source=_as_summed(build, node, part)), layout)
                 return True
         return False
 
@@ -135,8 +135,9 @@ class Combination(Rule):
     ) -> fx.Node:
         """The base, plus what the other operand always contributes where it does not exist."""
         fact = build.analysis.known.get(part)
+        source = _as_summed(build, node, base)
         if fact is None:
-            return build.new[base]
+            return source
         constants = torch.where(fact.mask, fact.value, 0.0)
         if present is not None:
             dim, labels = present
@@ -144,10 +145,16 @@ class Combination(Rule):
             absent[labels] = False
             constants = torch.where(on_dimension(absent, dim, constants.ndim), constants, 0.0)
         if not bool(constants.any()):
-            return build.new[base]
+            return source
         for dim, labels in layout.items():
             constants = constants if constants.shape[dim] == 1 else constants.index_select(dim, labels)
-        return build.say("add", build.new[base], build.tensor("constant", build.like(node, constants), trainable=True))
+        return build.say("add", source, build.tensor("constant", build.like(node, constants), trainable=True))
+
+
+def _as_summed(build: "Rebuild", node: fx.Node, read: fx.Node) -> fx.Node:
+    """An operand of a sum, of the type of the sum: a residual stream may be more precise than its branches."""
+    same = read.meta["dtype"] == node.meta["dtype"]
+    return build.new[read] if same else build.say("to", build.new[read], dtype=node.meta["dtype"])
 
 
 def _own(common: "Layout", node: fx.Node, read: fx.Node) -> "Layout":
