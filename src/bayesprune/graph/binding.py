@@ -24,6 +24,7 @@ _RENAMED = {
     "axis1": "dim1",
     "keepdims": "keepdim",
     "output_size": "size",
+    "unbiased": "correction",
     "scale_factors": "scale_factor",
     "tensors": "operands",
 }

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram, export
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from bayesprune.example_inputs import tensors_in
 from bayesprune.gates import gates
 from bayesprune.gates.hooks import acting_as
+from bayesprune.graph.functional_programs import functional, restore_dropouts
 from bayesprune.graph.transformers import attention_written_out
 
 
@@ -49,7 +50,7 @@ def export_graph(
         any_size: whether the graph should be one for inputs of other sizes too, rather than for another batch size only.
     """
     with _gates_as_leaves(model) as gate_names, attention_written_out(), torch.no_grad():
-        program = _export(model, args, kwargs, any_size)
+        program = functional(_export(model, args, kwargs, any_size))
     return _unlifted(program, model, gate_names)
 
 
@@ -90,13 +91,17 @@ def _unlifted(program: ExportedProgram, model: nn.Module, gate_names: list[str])
             referred[path] = model.get_submodule(path)
             moved[node] = graph.call_module(path, (moved[node.args[0]],))
         elif node.op == "output":
-            leaves = [moved[leaf] if isinstance(leaf, fx.Node) else leaf for leaf in node.args[0]]
+            kinds = [spec.kind for spec in program.graph_signature.output_specs]
+            # What a program writes into the model's buffers comes before its results; a graph computes and remembers nothing.
+            results = [leaf for leaf, kind in zip(node.args[0], kinds, strict=True) if kind is OutputKind.USER_OUTPUT]
+            leaves = [moved[leaf] if isinstance(leaf, fx.Node) else leaf for leaf in results]
             assert program.call_spec.out_spec is not None
             graph.output(pytree.tree_unflatten(leaves, program.call_spec.out_spec))
         elif node.op == "placeholder" and not node.users and not isinstance(node.meta.get("val"), Tensor):
             continue
         else:
             moved[node] = graph.node_copy(node, lambda each: moved[each])
+    restore_dropouts(graph)
     return graph, referred
 
 

@@ -73,6 +73,16 @@ class Idioms:
             return self.stack(arguments[0], (arguments[1] if len(arguments) > 1 else 0) % value.ndim)
         if name == "t" and isinstance(value, Tensor):
             return self.say(FUNCTIONS["transpose"], {"input": arguments[0], "dim0": 0, "dim1": 1}) if value.ndim == 2 else arguments[0]
+        if name in ("clamp_min", "clamp_max"):
+            return self.say(FUNCTIONS["clamp"], {"input": arguments[0], name.removeprefix("clamp_"): arguments[1]})
+        if name == "fill":
+            return self.say(FUNCTIONS["full_like"], {"input": arguments[0], "fill_value": arguments[1]})
+        if name == "scalar_tensor":
+            return self.say(FUNCTIONS["full"], {"shape": (), "fill_value": arguments[0], "dtype": value.dtype})
+        if name == "copy":
+            return self.copy(arguments[0], arguments[1], value)
+        if name == "_weight_norm":
+            return self.weight_norm(arguments[0], arguments[1], arguments[2] if len(arguments) > 2 else 0, value.ndim)
         return None
 
     def einsum(self, equation: Any, operands: Sequence[Any]) -> fx.Node | None:
@@ -102,3 +112,15 @@ class Idioms:
         """Tensors put behind each other along a dimension that each gets for it."""
         parts = tuple(self.say(FUNCTIONS["unsqueeze"], {"input": each, "dim": dim}) for each in tensors)
         return self.say(FUNCTIONS["cat"], {"tensors": parts, "dim": dim})
+
+    def copy(self, over: fx.Node, tensor: fx.Node, value: Tensor) -> fx.Node:
+        """A tensor in the shape and of the type of the one that it was assigned to."""
+        shape = tuple(self.say(FUNCTIONS["size"], {"input": over, "dim": dim}) for dim in range(value.ndim))
+        converted = self.say(FUNCTIONS["to"], {"input": tensor, "dtype": value.dtype})
+        return self.say(FUNCTIONS["expand"], {"input": converted, "shape": shape})
+
+    def weight_norm(self, direction: fx.Node, length: fx.Node, dim: int, rank: int) -> fx.Node:
+        """A weight of which every part along a dimension has its own length."""
+        others = [other for other in range(rank) if other != dim % rank]
+        norm = self.say(FUNCTIONS["vector_norm"], {"input": direction, "dim": others, "keepdim": True})
+        return self.say(FUNCTIONS["mul"], {"input": direction, "other": self.say(FUNCTIONS["div"], {"input": length, "other": norm})})

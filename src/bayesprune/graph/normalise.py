@@ -135,7 +135,7 @@ class _Normaliser:
             raise UntraceableError(f"the model gives {name} a tensor to write into")
         short = name.removesuffix(".default").split(".")[0]
         value = self.values[node]
-        if short in _RANDOM:
+        if short in _RANDOM and node.users:
             raise UntraceableError(f"the model draws random numbers with {short}")
         if isinstance(value, (int, float, bool)) or value is None:
             self._number(node, value)
@@ -340,7 +340,9 @@ def _is_view(node: fx.Node) -> bool:
 
 
 _VIEWS = frozenset({"detach", "contiguous", "to", "alias", "select", "slice", "expand_as", "getattr", "view_as", "t"})
-_WITHOUT_KEYWORD = frozenset({"expand", "split", "tensor_split", "zeros", "ones", "full", "arange", "repeat"})
+_WITHOUT_KEYWORD = frozenset(
+    {"expand", "split", "tensor_split", "zeros", "ones", "full", "arange", "repeat", "new_zeros", "new_ones", "new_full"}
+)
 """Functions whose first argument after the tensors is positional, because torch calls it otherwise or not at all."""
 
 

@@ -172,7 +172,15 @@ _word(
     methods="div div_ divide",
     aten="div.Tensor div_.Tensor div.Tensor_mode div.Scalar",
 )
-_word("pow", torch.pow, "input other", tensors=2, aliases=(operator.pow,), methods="pow", aten="pow.Tensor_Scalar pow.Tensor_Tensor")
+_word(
+    "pow",
+    torch.pow,
+    "input other",
+    tensors=2,
+    aliases=(operator.pow,),
+    methods="pow",
+    aten="pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar",
+)
 _word("maximum", torch.maximum, "input other", tensors=2, methods="maximum", aten="maximum.default max.other")
 _word("minimum", torch.minimum, "input other", tensors=2, methods="minimum", aten="minimum.default min.other")
 _word("where", torch.where, "condition input other", tensors=3, aten="where.self where.ScalarOther where.ScalarSelf")
@@ -195,6 +203,13 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or"):
         methods=_name,
         aten=f"{_name}.Tensor {_name}.Scalar {_name}.default",
     )
+for _name, _symbol in (("and", operator.and_), ("or", operator.or_), ("xor", operator.xor)):
+    _long, _aten = f"bitwise_{_name}", f"bitwise_{_name}.Tensor bitwise_{_name}.Scalar __{_name}__.Tensor __{_name}__.Scalar"
+    _word(_long, getattr(torch, _long), "input other", tensors=2, aliases=(_symbol,), methods=f"{_long} __{_name}__", aten=_aten)
+_word("bitwise_not", torch.bitwise_not, aliases=(operator.invert,), methods="bitwise_not", aten="bitwise_not.default")
+for _name, _symbol in (("floor_divide", operator.floordiv), ("remainder", operator.mod)):
+    _aten = f"{_name}.default {_name}.Tensor {_name}.Scalar"
+    _word(_name, getattr(torch, _name), "input other", tensors=2, aliases=(_symbol,), methods=_name, aten=_aten)
 
 # Elements moved, none computed.
 _word(
@@ -240,6 +255,9 @@ _word("roll", torch.roll, "input shifts dims", methods="roll", aten="roll.defaul
 _word("index_select", torch.index_select, "input dim index", methods="index_select", aten="index_select.default")
 _word("gather", torch.gather, "input dim index", methods="gather", aten="gather.default")
 _word("index_add", torch.index_add, "input dim index source", methods="index_add", aten="index_add.default")
+_word("select_scatter", torch.select_scatter, "input src dim index", tensors=2, methods="select_scatter", aten="select_scatter.default")
+_word("slice_scatter", torch.slice_scatter, "input src dim=0 start=None end=None step=1", tensors=2, methods="slice_scatter",
+      aten="slice_scatter.default")  # fmt: skip
 _word("channel_shuffle", F.channel_shuffle, "input groups", aliases=(torch.channel_shuffle,), aten="channel_shuffle.default")
 _word("repeat", "repeat", "input repeats", aten="repeat.default", gathers="repeats")
 _word(
@@ -249,6 +267,7 @@ _word(
     methods="repeat_interleave",
     aten="repeat_interleave.self_int",
 )
+_word("unfold", "unfold", "input dimension size step", aten="unfold.default")
 _word("pixel_unshuffle", F.pixel_unshuffle, "input downscale_factor", aliases=(torch.pixel_unshuffle,), aten="pixel_unshuffle.default")
 _word("pixel_shuffle", F.pixel_shuffle, "input upscale_factor", aliases=(torch.pixel_shuffle,), aten="pixel_shuffle.default")
 
@@ -263,6 +282,11 @@ _word("topk", torch.topk, "input k dim=-1 largest=True sorted=True", methods="to
 for _name in ("sort", "argsort"):
     _aten = f"{_name}.default {_name}.stable"
     _word(_name, getattr(torch, _name), "input dim=-1 descending=False stable=False", methods=_name, aten=_aten)
+for _name in ("any", "all"):
+    _word(_name, getattr(torch, _name), "input dim=None keepdim=False", methods=_name, aten=f"{_name}.default {_name}.dim {_name}.dims")
+_word("var", torch.var, "input dim=None correction=1 keepdim=False", methods="var", aten="var.dim var.correction", gathers="dim")
+_word("vector_norm", torch.linalg.vector_norm, "input ord=2 dim=None keepdim=False", aten="linalg_vector_norm.default")
+_word("diff", torch.diff, "input n=1 dim=-1 prepend=None append=None", methods="diff", aten="diff.default")
 _word("cumsum", torch.cumsum, "input dim dtype=None", methods="cumsum", aten="cumsum.default")
 _word("softmax", torch.softmax, "input dim dtype=None", aliases=(F.softmax,), methods="softmax", aten="softmax.int _softmax.default")
 _word(
@@ -284,6 +308,10 @@ _word(
     aten="matmul.default bmm.default mm.default",
 )
 _word("linear", F.linear, "input weight bias=None", tensors=3, aten="linear.default")  # With a weight that is computed.
+for _dims in (1, 2, 3):  # Likewise.
+    _conv = f"conv{_dims}d"
+    _word(_conv, getattr(F, _conv), "input weight bias=None stride=1 padding=0 dilation=1 groups=1", tensors=3,
+          aliases=(getattr(torch, _conv),), aten=f"{_conv}.default {_conv}.padding")  # fmt: skip
 _word("einsum", torch.einsum, "equation operands", tensors=2, aten="einsum.default", gathers="operands")
 _word(
     "attention",
@@ -314,6 +342,9 @@ _word("arange", torch.arange, "start end=None step=1 dtype=None", tensors=0, ate
 _word("zeros", torch.zeros, "shape dtype=None", tensors=0, aten="zeros.default", gathers="shape")
 _word("ones", torch.ones, "shape dtype=None", tensors=0, aten="ones.default", gathers="shape")
 _word("full", torch.full, "shape fill_value dtype=None", tensors=0, aten="full.default")
+for _name in ("new_zeros", "new_ones"):
+    _word(_name, _name, "input shape dtype=None", aten=f"{_name}.default", gathers="shape")
+_word("new_full", "new_full", "input shape fill_value dtype=None", aten="new_full.default")
 _word("zeros_like", torch.zeros_like, "input dtype=None", aten="zeros_like.default")
 _word("ones_like", torch.ones_like, "input dtype=None", aten="ones_like.default")
 _word("full_like", torch.full_like, "input fill_value dtype=None", aten="full_like.default")

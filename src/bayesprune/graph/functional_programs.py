@@ -1,0 +1,53 @@
+"""Exported programs in which tensors are not changed in place and no other program is called."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
+
+_ARITHMETIC_WITH_SIZES = frozenset({"_operator", "builtins", "math", "torch"})
+"""Where functions of numbers come from; tensors go through operators of ATen."""
+
+
+@torch.library.custom_op("bayesprune::dropout", mutates_args=())
+def _opaque_dropout(x: Tensor, p: float) -> Tensor:  # noqa: ARG001
+    """Stands for a dropout, which is nothing in evaluation mode and would be left out."""
+    return x.clone()
+
+
+@_opaque_dropout.register_fake
+def _(x: Tensor, p: float) -> Tensor:  # noqa: ARG001
+    return torch.empty_like(x)
+
+
+def functional(program: ExportedProgram) -> ExportedProgram:
+    """The program in operators that only compute: assignments become values, and programs inside it become part of it.
+
+    Such are in the code of a model under ``no_grad`` or ``autocast``, or vectorised by ``vmap``.
+    """
+    if all(_only_computes(node) for node in program.graph.nodes):
+        return program
+    for module in program.graph_module.modules():
+        if isinstance(module, fx.GraphModule):
+            _replace(module.graph, torch.ops.aten.dropout.default, torch.ops.bayesprune.dropout.default)
+    return program.run_decompositions({})  # type: ignore[no-any-return]
+
+
+def restore_dropouts(graph: fx.Graph) -> None:
+    """Let the dropouts of a functional program be dropouts again."""
+    _replace(graph, torch.ops.bayesprune.dropout.default, torch.ops.aten.dropout.default, False)
+
+
+def _replace(graph: fx.Graph, before: OpOverload[Any, Any], after: OpOverload[Any, Any], *further: Any) -> None:
+    for node in graph.find_nodes(op="call_function", target=before):
+        node.target, node.args = after, (*node.args[:2], *further)
+
+
+def _only_computes(node: fx.Node) -> bool:
+    if node.op != "call_function":
+        return True
+    if isinstance(node.target, OpOverload):
+        return not node.target._schema.is_mutable
+    return getattr(node.target, "__module__", "") in _ARITHMETIC_WITH_SIZES
