@@ -47,16 +47,18 @@ def discover(
         signed: whether the gates multiply by negative numbers too, which do not pass an activation.
         chosen: whether a layer, by its path, may be gated.
     """
-    return _Discovery(model, trace(model, example_inputs), before_norm, signed, chosen).run()
+    module = trace(model, example_inputs)
+    return _Discovery(model, module, Sites(model, module, example_inputs), before_norm, signed, chosen).run()
 
 
 class _Discovery:
-    def __init__(self, model: nn.Module, module: fx.GraphModule, before_norm: bool, signed: bool, chosen: Callable[[str], bool]) -> None:
-        self.model, self.module = model, module
+    def __init__(
+        self, model: nn.Module, module: fx.GraphModule, sites: Sites, before_norm: bool, signed: bool, chosen: Callable[[str], bool]
+    ) -> None:
+        self.model, self.module, self.sites = model, module, sites
         self.before_norm, self.signed, self.chosen = before_norm, signed, chosen
         self.trial = Trial(module)
         self.analysis = self.trial.baseline
-        self.sites = Sites(model, self.analysis)
         self.sources = Sources(self.analysis)
         self.factors = Factors(module)
         self.places: list[GatePlace] = []
@@ -129,17 +131,24 @@ class _Discovery:
         """Gate the outputs of a layer, so that it and these readers become smaller; the reason if that is not possible."""
         path = str(node.target)
         block = [node] if self.before_norm else block_of(self.analysis, node)
-        rank = len(shape_of(node))
         count = int(owner.max()) + 1
         # Features of a linear layer may lie in any order: numbered at random, no regular pattern lets the trial succeed.
         numbers = torch.randperm(count, generator=torch.Generator().manual_seed(0)) if channel_dim == -1 else torch.arange(count)
-        status = on_dimension(numbers[owner], channel_dim % rank, rank)
-        like = torch.where(status % 2 == 0, 1.0, -1.0 if self.signed else 0.5).double()
+
+        def status_of(activation: fx.Node) -> Tensor:
+            rank = len(shape_of(activation))
+            return on_dimension(numbers[owner], channel_dim % rank, rank)
+
+        def can_move(activation: fx.Node) -> bool:
+            like = torch.where(status_of(activation) % 2 == 0, 1.0, -1.0 if self.signed else 0.5).double()
+            return self.factors.can_move(activation, like)
+
         sites = [site for site in self.sites.along(block) if shape_of(site[2])[channel_dim] == len(owner)]
         if not sites:
             return "no module of its own stands where the gate would be"
         # The last place from which factors can leave for the weights, so that no multiplication is left once units are removed.
-        place, side, activation = next((site for site in sites if self.factors.can_move(site[2], like)), sites[0])
+        place, side, activation = next((site for site in sites if can_move(site[2])), sites[0])
+        status = status_of(activation)
         obstacle = self.trial.obstacle(activation, status)
         if obstacle is not None:
             return obstacle
@@ -185,8 +194,8 @@ class _Discovery:
         path, attention = str(node.target), self._attention_of(str(node.target))
         source = self.sources.of(read)
         kind = rule_for(self.analysis, source)
-        if attention is None and self.sites.output(node) is None:
-            return "it is not called as a module, so that no gate can be hooked to it"
+        if attention is None and not self.sites.is_given(node):
+            return "its inputs are not those of a module that is called once, so that no gate can be hooked to it"
         if attention is None and (not node.args or node.args[0] is not read):
             return "it is called with a keyword, and a gate on its input needs a positional argument"
         owners = [torch.arange(layer.in_features)]

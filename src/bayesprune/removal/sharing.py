@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, fx, nn
 
+from bayesprune.graph.layer_types import CONVOLUTIONS, LINEARS, TRANSPOSED_CONVOLUTIONS
 from bayesprune.removal.status import along
 
 if TYPE_CHECKING:
@@ -77,9 +78,15 @@ def _tensors(module: fx.GraphModule, node: fx.Node) -> Iterator[Tensor]:
 
 
 def _own_tensors(layer: nn.Module) -> Iterator[Tensor]:
-    """The tensors of a layer, without those of modules that happen to lie under its path, but with what parametrised ones come from."""
-    yield from layer.parameters(recurse=False)
-    yield from (buffer for buffer in layer.buffers(recurse=False) if buffer.ndim)  # Without counters, of which every call may have its own.
+    """The tensors of a layer, without those that happen to lie under its path, but with what parametrised ones come from.
+
+    A linear layer or convolution that stands for a call in a module of the user's shares its path with the module's other tensors. Counters
+    are left out, of which every call may have its own.
+    """
+    multiplies = type(layer) in (*LINEARS, *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS)
+    buffers = ((name, buffer) for name, buffer in layer.named_buffers(recurse=False) if buffer.ndim)
+    named = (*layer.named_parameters(recurse=False), *buffers)
+    yield from (tensor for name, tensor in named if not multiplies or name in ("weight", "bias"))
     for name, child in layer.named_children():
         if name == "parametrizations":
             yield from child.parameters()
