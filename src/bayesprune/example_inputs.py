@@ -1,6 +1,7 @@
 """Example inputs of any model: a tensor, a tuple of positional arguments or a dictionary of keyword arguments."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -53,8 +54,19 @@ def arguments(example_inputs: ExampleInputs) -> tuple[tuple[Any, ...], dict[str,
 
 
 def tensors_in(nest: Any) -> list[Tensor]:
-    """The tensors among arguments or results, those inside containers included, in order."""
-    return [leaf for leaf in tree_leaves(dict(nest) if isinstance(nest, Mapping) else nest) if isinstance(leaf, Tensor)]
+    """The tensors among arguments or results, those inside containers and dataclasses included, in order."""
+    found: list[Tensor] = []
+    for leaf in tree_leaves(dict(nest) if isinstance(nest, Mapping) else nest):
+        if isinstance(leaf, Tensor):
+            found.append(leaf)
+        elif is_record(leaf):
+            found += tensors_in(vars(leaf))
+    return found
+
+
+def is_record(value: Any) -> bool:
+    """Whether a value is a dataclass, in which torch does not look for tensors by itself."""
+    return is_dataclass(value) and not isinstance(value, type) and hasattr(value, "__dict__")
 
 
 def batch_size(example_inputs: ExampleInputs) -> int:

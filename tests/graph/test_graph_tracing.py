@@ -1,6 +1,7 @@
 """The internal graph computes what the model computes, whichever tracer it came from."""
 
 import copy
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 from gallery import GALLERY
 from torch import nn
 
+import bayesprune as bp
 from bayesprune.attach import sparsify
 from bayesprune.errors import InputError
 from bayesprune.example_inputs import tensors_in, with_batch_size
@@ -199,9 +201,85 @@ class Noisy(nn.Module):
         return self.fc(x) + torch.randn(6)
 
 
-def test_code_that_draws_random_numbers():
-    with pytest.raises(InputError, match="cannot be followed"):
-        trace(Noisy(), X)
+class AlwaysDropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return F.dropout(self.fc(x), 0.5)
+
+
+@pytest.mark.parametrize("model", [Noisy(), AlwaysDropping()])
+def test_code_that_draws_random_numbers(model):
+    with pytest.raises(InputError, match=r"does not compute the same twice.*F\.dropout without training=self\.training"):
+        trace(model, X)
+
+
+@dataclass
+class Result:
+    logits: torch.Tensor
+
+
+class Opaque:
+    def __init__(self, logits):
+        self.logits = logits
+
+
+class Wrapping(nn.Module):
+    def __init__(self, wrap):
+        super().__init__()
+        self.fc, self.wrap = nn.Linear(6, 6), wrap
+
+    def forward(self, x):
+        return self.wrap(self.fc(x))
+
+
+def test_results_that_no_graph_can_make():
+    with pytest.raises(InputError, match=r"Wrapping returns objects that no graph can make: Opaque\. Let it return tensors"):
+        trace(Wrapping(lambda y: (y, Opaque(y))), X)
+    with pytest.raises(InputError, match=r"returns no tensors that a graph could be compared with, but Opaque"):
+        trace(Wrapping(Opaque), X)
+
+
+def test_what_is_in_dataclasses_is_compared():
+    model = Wrapping(Result)
+    torch.testing.assert_close(trace(model, X)(X).logits, model(X).logits)
+    with pytest.raises(InputError, match="does not compute the same twice"):
+        trace(Wrapping(lambda y: Result(F.dropout(y, 0.5))), X)
+
+
+class Nested(nn.Module):
+    """Takes containers, and has a branch that only ``torch.export`` gets past."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, batch, pair, *, scale, power=1.0):
+        x = batch["x"]["value"] + pair[1] if x_is_large(pair[0]) else batch["x"]["value"] * pair[0]
+        return self.fc2(torch.relu(self.fc1(x))) * scale["factor"] ** power
+
+
+def x_is_large(x):
+    return x.shape[1] > 100
+
+
+def nested(batch):
+    inputs = {"x": {"value": torch.randn(batch, 6), "name": None}, "unused": torch.randn(batch)}
+    return {"batch": inputs, "pair": (torch.randn(batch, 6), torch.randn(batch, 6)), "scale": {"factor": torch.rand(batch, 1)}}
+
+
+def test_containers_among_the_arguments():
+    model = Nested().eval()
+    example = nested(3)
+    graph = trace(model, example)
+    assert graph.meta["tracer"] == "torch.export"
+    gated = bp.sparsify(model, "bb", example_inputs=example)
+    small = bp.compact(gated.eval(), example).model
+    for other in (example, nested(5)):
+        torch.testing.assert_close(graph(**other), model(**other))
+        torch.testing.assert_close(small(**other), gated(**other))
 
 
 @pytest.mark.parametrize(

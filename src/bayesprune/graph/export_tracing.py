@@ -1,6 +1,8 @@
 """A model's graph from ``torch.export``: slower, but it follows the Python code that ``torch.fx`` cannot."""
 
 import inspect
+import itertools
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -51,7 +53,7 @@ def export_graph(
     """
     with _gates_as_leaves(model) as gate_names, attention_written_out(), torch.no_grad():
         program = functional(_export(model, args, kwargs, any_size))
-    return _unlifted(program, model, gate_names)
+    return _unlifted(program, model, gate_names, [*inspect.signature(model.forward).bind(*args, **kwargs).arguments][: len(args)])
 
 
 def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], any_size: bool) -> ExportedProgram:
@@ -73,10 +75,12 @@ def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], any
         return export(model, args, kwargs, strict=False)
 
 
-def _unlifted(program: ExportedProgram, model: nn.Module, gate_names: list[str]) -> tuple[fx.Graph, dict[str, nn.Module | Tensor]]:
-    """The program's graph with parameters and buffers as attributes again, gates as modules, and outputs in their containers."""
+def _unlifted(
+    program: ExportedProgram, model: nn.Module, gate_names: list[str], argument_names: list[str]
+) -> tuple[fx.Graph, dict[str, nn.Module | Tensor]]:
+    """The program's graph with parameters and buffers as attributes again, gates as modules, inputs and outputs in their containers."""
     graph = fx.Graph()
-    moved: dict[fx.Node, Any] = {}
+    moved: dict[fx.Node, Any] = _inputs(graph, program, argument_names)
     referred: dict[str, nn.Module | Tensor] = {}
     lifted = {spec.arg.name: spec for spec in program.graph_signature.input_specs if spec.kind is not InputKind.USER_INPUT}
     for node in program.graph.nodes:
@@ -97,12 +101,33 @@ def _unlifted(program: ExportedProgram, model: nn.Module, gate_names: list[str])
             leaves = [moved[leaf] if isinstance(leaf, fx.Node) else leaf for leaf in results]
             assert program.call_spec.out_spec is not None
             graph.output(pytree.tree_unflatten(leaves, program.call_spec.out_spec))
-        elif node.op == "placeholder" and not node.users and not isinstance(node.meta.get("val"), Tensor):
-            continue
-        else:
+        elif node.op != "placeholder":
             moved[node] = graph.node_copy(node, lambda each: moved[each])
     restore_dropouts(graph)
     return graph, referred
+
+
+def _inputs(graph: fx.Graph, program: ExportedProgram, argument_names: list[str]) -> dict[fx.Node, Any]:
+    """What stands for the inputs of a program, which takes tensors one by one: the model's arguments, or what is inside them."""
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    given = [nodes[spec.arg.name] for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    args, kwargs = pytree.tree_unflatten(given, program.call_spec.in_spec)
+    moved: dict[fx.Node, Any] = {}
+    inside: list[tuple[fx.Node, fx.Node, Any]] = []
+    for name, argument in (*itertools.zip_longest(argument_names, args), *kwargs.items()):
+        leaves = pytree.tree_leaves_with_path(argument)
+        if not any(leaf.users or isinstance(leaf.meta.get("val"), Tensor) for _, leaf in leaves):
+            continue
+        if isinstance(argument, fx.Node):
+            moved[argument] = graph.node_copy(argument)
+        else:
+            container = graph.placeholder(name or leaves[0][1].name)
+            inside += [(leaf, container, path) for path, leaf in leaves if leaf.users]
+    for leaf, part, path in inside:
+        moved[leaf] = part
+        for key in path:
+            moved[leaf] = graph.call_function(operator.getitem, (moved[leaf], key.key if isinstance(key, pytree.MappingKey) else key.idx))
+    return moved
 
 
 def _tensor_at(program: ExportedProgram, path: str) -> Tensor:

@@ -15,6 +15,7 @@ from bayesprune.example_inputs import (
     ExampleInputs,
     arguments,
     batch_size,
+    is_record,
     tensors_in,
     with_batch_size,
     with_other_values,
@@ -38,6 +39,8 @@ _TRACERS: tuple[tuple[str, Tracer], ...] = (
 )
 _SAME = 1e-3
 """A graph with a larger relative difference is another function."""
+_RETURNED = (Tensor, str, int, float, type(None))
+"""What a graph can return, in containers."""
 _EPSILONS = 100
 """How many rounding errors of its type the result of the very same operations may be off by."""
 
@@ -55,6 +58,8 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
     """
     example_inputs = with_own_memory(example_inputs)
     expected = run_example(model, example_inputs)
+    if not tensors_in(expected):
+        raise InputError(f"{type(model).__name__} returns no tensors that a graph could be compared with, but {type(expected).__name__}")
     example_inputs, expected = _with_a_second_input(model, example_inputs, expected)
     others, larger = in_other_sizes(model, example_inputs, expected)
     reasons: dict[str, str] = {}
@@ -73,9 +78,26 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
                 return _annotated(module, example_inputs, [each.inputs for each in others])
             found.append(module)
         if not found:
+            _refuse_what_cannot_be_a_graph(model, example_inputs, expected)
             raise refuse(model, reasons)
         found[0].meta["only_size"] = True
         return _annotated(found[0], example_inputs, [])
+
+
+def _refuse_what_cannot_be_a_graph(model: nn.Module, example_inputs: ExampleInputs, expected: Any) -> None:
+    """Say what it is about a model that lets no tracer follow it, where that can be told from what it computes."""
+    again = run_example(model, example_inputs)
+    if any(relative_difference(a, b) > 0 for a, b in zip(tensors_in(again), tensors_in(expected), strict=False)):
+        raise InputError(
+            f"{type(model).__name__} does not compute the same twice in evaluation mode: it draws random numbers, such as F.dropout "
+            "without training=self.training, or changes its state. Let it do so in training mode only"
+        )
+    foreign = sorted({type(leaf).__name__ for leaf in pytree.tree_leaves(expected) if not isinstance(leaf, _RETURNED)})
+    if foreign:
+        raise InputError(
+            f"{type(model).__name__} returns objects that no graph can make: {', '.join(foreign)}. Let it return tensors in tuples, lists "
+            "and dictionaries: by an option of the model (use_cache=False, return_dict=False), or wrapped in a module that picks the tensors"
+        )
 
 
 def _followed(model: nn.Module, tracer: Tracer, example_inputs: ExampleInputs, expected: Any) -> tuple[fx.GraphModule, float]:
@@ -138,9 +160,9 @@ def _difference(module: fx.GraphModule, inputs: ExampleInputs, expected: Any) ->
 
 
 def _plain(nest: Any) -> Any:
-    """A result in plain containers: a graph returns a dictionary for any mapping, and a tuple where torch has names for its parts."""
-    if isinstance(nest, Mapping):
-        return {name: _plain(each) for name, each in nest.items()}
+    """A result in plain containers: a dictionary for any mapping or dataclass, and a tuple where torch has names for its parts."""
+    if isinstance(nest, Mapping) or is_record(nest):
+        return {name: _plain(each) for name, each in (nest if isinstance(nest, Mapping) else vars(nest)).items()}
     if type(nest).__module__ == "torch.return_types":
         return tuple(nest)
     return type(nest)(map(_plain, nest)) if type(nest) in (tuple, list) else nest
