@@ -18,10 +18,11 @@ from bayesprune.graph.export_tracing import export_graph
 from bayesprune.graph.fx_tracing import fx_graph
 from bayesprune.graph.layer_types import LAYERS
 from bayesprune.graph.normalise import normalise
+from bayesprune.graph.recording import record
 from bayesprune.graph.tracing import relative_difference
 from bayesprune.graph.vocabulary import FUNCTIONS, INT_ARITHMETIC
 
-WORDS = {function.target for function in FUNCTIONS.values()} | set(INT_ARITHMETIC)
+WORDS = {function.target for function in FUNCTIONS.values()} | set(INT_ARITHMETIC) | {getattr}  # Of which the device is asked.
 FIXED_BATCH = {"vit_matmul", "static_batch_view"}
 X = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
 
@@ -345,3 +346,26 @@ def test_other_sizes_are_compared_in_half_precision_too(name, branches, dtype):
     graph = trace(model, inputs)
     assert graph.meta.get("only_size", False) == branches
     assert bool(graph.meta["other_sizes"]) != branches
+
+
+class Positions(nn.Module):
+    """Makes tensors from numbers, on the device of its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+
+    def forward(self, x):
+        n, device = x.shape[0], x.device
+        places = torch.arange(n, device=device)[:, None] + torch.zeros(1, 6, device=device) + torch.full((1,), 2.0, device=device)
+        return torch.eye(n, device=device) @ self.fc(x + places) * torch.ones(6, device=device)
+
+
+@pytest.mark.parametrize("tracer", [fx_graph, export_graph])
+def test_tensors_are_made_on_the_device_of_the_input(tracer):
+    """The device without memory stands for any other."""
+    model = Positions().eval()
+    graph = normalise(*tracer(model, (X,), {}), (X,), {})
+    torch.testing.assert_close(graph(X), model(X))
+    elsewhere = record(graph.to("meta"), (X.to("meta"),), {})
+    assert {value.device.type for value in elsewhere.values() if isinstance(value, torch.Tensor)} == {"meta"}

@@ -30,6 +30,8 @@ def program_of(module: fx.GraphModule) -> Program:
             if node.op == "placeholder":
                 names[node] = _input_name(node)
                 inputs.append(names[node])
+            elif node.target is getattr:
+                continue  # The device of an input, on which a loaded network makes tensors by itself.
             elif node.op == "output":
                 output = _value(node.args[0], names)
             else:
@@ -85,7 +87,8 @@ def _checked(name: str, layer: nn.Module, attribute: str, like: Tensor) -> Tenso
 
 
 def _step(node: fx.Node, names: Mapping[fx.Node, str]) -> Step:
-    name, args, kwargs = names[node], _value(tuple(node.args), names), _value(dict(node.kwargs), names)
+    given = {keyword: value for keyword, value in node.kwargs.items() if keyword != "device"}
+    name, args, kwargs = names[node], _value(tuple(node.args), names), _value(given, names)
     if node.op == "get_attr":
         return Step(name, "tensor", str(node.target))
     if node.op == "call_module":

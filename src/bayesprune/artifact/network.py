@@ -11,10 +11,9 @@ from bayesprune.artifact.tensors import submodule, tensor_at
 from bayesprune.artifact.values import LARGEST_INT, fill
 from bayesprune.errors import InputError
 from bayesprune.example_inputs import first_line, tensors_in
-from bayesprune.graph.vocabulary import FUNCTIONS, INT_ARITHMETIC
+from bayesprune.graph.vocabulary import CREATING, FUNCTIONS, INT_ARITHMETIC
 
 NUMBER_WORDS = {function.__name__: function for function in INT_ARITHMETIC}
-CREATES_TENSORS = frozenset({"arange", "zeros", "ones", "full"})
 FAILURES = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError, ArithmeticError, NotImplementedError)
 """What layers and functions of torch raise when they cannot work with what they are given."""
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
@@ -40,7 +39,7 @@ class LoadedNetwork(nn.Module):
         self.certificate, self.cost_when_saved = certificate, cost_when_saved
         self._blueprint = blueprint
         self._finished = blueprint.program.finished_after()
-        self._creates = any(step.kind == "call" and step.target in CREATES_TENSORS for step in blueprint.program.steps)
+        self._creates = any(step.kind == "call" and step.target in CREATING for step in blueprint.program.steps)
 
     @property
     def blueprint(self) -> Blueprint:
@@ -82,7 +81,7 @@ class LoadedNetwork(nn.Module):
         target = FUNCTIONS[step.target].target
         if isinstance(target, str):
             return getattr(args[0], target)(*args[1:], **kwargs)
-        if step.target in CREATES_TENSORS:
+        if step.target in CREATING:
             kwargs["device"] = device
         return target(*args, **kwargs)
 

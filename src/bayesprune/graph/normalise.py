@@ -14,7 +14,7 @@ from bayesprune.graph.binding import bind, function_of, spelled
 from bayesprune.graph.functional_layers import NotALayerError, layer_maker
 from bayesprune.graph.idioms import Idioms
 from bayesprune.graph.recording import record
-from bayesprune.graph.vocabulary import FUNCTIONS, INT_ARITHMETIC, MOVEMENT, Function
+from bayesprune.graph.vocabulary import CREATING, FUNCTIONS, INT_ARITHMETIC, MOVEMENT, Function
 
 _SAME_TENSOR = frozenset({"contiguous", "clone", "alias", "lift_fresh_copy", "requires_grad_"})
 _RANDOM = frozenset({"rand", "randn", "rand_like", "randn_like", "bernoulli", "bernoulli_", "normal_", "uniform_", "multinomial"})
@@ -41,6 +41,8 @@ class _Normaliser:
         """What stands for each recorded node: a node of the new graph, a literal, or a tuple of them for shapes."""
         self.attributes: dict[str, Any] = {}
         self.tensors: dict[fx.Node, Tensor] = {}
+        self.device: fx.Node | None = None
+        """The device of the first input."""
 
     def run(self) -> fx.GraphModule:
         for node in self.source.graph.nodes:
@@ -68,6 +70,7 @@ class _Normaliser:
         value = self.values[node]
         if isinstance(value, Tensor):
             new.meta["shape"] = tuple(value.shape)
+            self.device = self.device or self.graph.call_function(getattr, (new, "device"))
 
     def _get_attr(self, node: fx.Node) -> None:
         value = self.values[node]
@@ -230,6 +233,8 @@ class _Normaliser:
         names = [name for name in function.parameters if name in bound]
         arguments = tuple(bound[name] for name in names[: function.tensors])
         rest = {name: bound[name] for name in names[function.tensors :] if bound[name] != function.defaults.get(name, bound)}
+        if function.name in CREATING and self.device is not None:
+            rest["device"] = self.device
         return spoken(self.graph, function, arguments, rest)
 
     def _conversion(self, node: fx.Node) -> bool:

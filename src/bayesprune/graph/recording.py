@@ -39,7 +39,7 @@ def record(module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def annotate(module: fx.GraphModule, example_inputs: ExampleInputs, others: Sequence[ExampleInputs] = ()) -> None:
-    """Write into every node's ``meta`` its ``shape`` (of tensors), ``dtype``, ``value`` (of numbers), and the dimensions that ``vary``.
+    """Write into the ``meta`` of nodes ``shape`` and ``dtype`` (of tensors), ``value`` (of numbers, devices), which dimensions ``vary``.
 
     The batch is cut to two samples, where the model allows it, so that what is derived from shapes stays small. Dimensions that differ
     with three samples, or with inputs of other sizes, vary: nothing may be removed along them by its index. Those that differ with inputs
@@ -61,6 +61,8 @@ def annotate(module: fx.GraphModule, example_inputs: ExampleInputs, others: Sequ
         elif isinstance(value, (int, float, bool)):
             node.meta["value"] = value
             node.meta["varies"] = frozenset({0} if any(record[node] != value for record in records) else ())
+        elif isinstance(value, torch.device):
+            node.meta["value"], node.meta["varies"] = value, frozenset()
         elif isinstance(value, (tuple, list)) and all(isinstance(each, Tensor) for each in pytree.tree_leaves(value)):
             node.meta["results"] = len(value)
 

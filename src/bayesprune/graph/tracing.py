@@ -96,7 +96,7 @@ def _refuse_what_cannot_be_a_graph(model: nn.Module, example_inputs: ExampleInpu
     if foreign:
         raise InputError(
             f"{type(model).__name__} returns objects that no graph can make: {', '.join(foreign)}. Let it return tensors in tuples, lists "
-            "and dictionaries: by an option of the model (use_cache=False, return_dict=False), or wrapped in a module that picks the tensors"
+            "and dictionaries: by an option of the model (use_cache=False, return_dict=False), or in a module that picks the tensors"
         )
 
 

@@ -342,6 +342,9 @@ _word("arange", torch.arange, "start end=None step=1 dtype=None", tensors=0, ate
 _word("zeros", torch.zeros, "shape dtype=None", tensors=0, aten="zeros.default", gathers="shape")
 _word("ones", torch.ones, "shape dtype=None", tensors=0, aten="ones.default", gathers="shape")
 _word("full", torch.full, "shape fill_value dtype=None", tensors=0, aten="full.default")
+_word("eye", torch.eye, "n m=None dtype=None", tensors=0, aten="eye.default eye.m")
+CREATING = frozenset({"arange", "zeros", "ones", "full", "eye"})
+"""Functions that make tensors from numbers alone: on the device of the network's inputs."""
 for _name in ("new_zeros", "new_ones"):
     _word(_name, _name, "input shape dtype=None", aten=f"{_name}.default", gathers="shape")
 _word("new_full", "new_full", "input shape fill_value dtype=None", aten="new_full.default")

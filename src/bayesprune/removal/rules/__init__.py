@@ -24,7 +24,7 @@ from bayesprune.graph.layer_types import (
 )
 from bayesprune.graph.vocabulary import ELEMENTWISE, FUNCTIONS, MOVEMENT, POOLING, pooled_dimensions
 from bayesprune.removal.analysis import Analysis, is_number, shape_of, tensor_inputs
-from bayesprune.removal.rules.contract import Attribute, Number, Output, Placeholder, Rule, Size
+from bayesprune.removal.rules.contract import Attribute, Device, Number, Output, Placeholder, Rule, Size
 from bayesprune.removal.rules.elementwise import Activation, Combination
 from bayesprune.removal.rules.layers import Convolution, Embedding, Linear
 from bayesprune.removal.rules.mixing import Attention, Product, Reduction, Softmax
@@ -75,6 +75,8 @@ def rule_for(analysis: Analysis, node: fx.Node) -> Rule:
 def _find_rule(analysis: Analysis, node: fx.Node) -> Rule:
     if node.op in _BY_OPERATION:
         return _BY_OPERATION[node.op]
+    if node.target is getattr:
+        return Device()
     if is_number(node):
         return _BY_FUNCTION["size"] if node.target == "size" else Number()
     if node in analysis.rigid or "shape" not in node.meta:

@@ -107,6 +107,13 @@ class Size(Rule):
             build.new[node] = node.meta["value"]
 
 
+class Device(Rule):
+    """The device of an input, for which none of its elements is needed."""
+
+    def needs(self, analysis: Analysis, node: fx.Node, needed: Tensor) -> Iterator[tuple[fx.Node, Tensor]]:
+        return iter(())
+
+
 class Number(Rule):
     """Arithmetic with sizes."""
 
