@@ -16,10 +16,12 @@ from bayesprune.artifact.tables import check_stored
 from bayesprune.artifact.values import MalformedError
 from bayesprune.errors import InputError
 from bayesprune.example_inputs import first_line
+from bayesprune.graph.surroundings import undisturbed
 
 MAX_ELEMENTS = 2**28
 
 
+@undisturbed()
 def load(path: str | os.PathLike[str], *, into: nn.Module | None = None, max_elements: int = MAX_ELEMENTS) -> nn.Module:
     """Give back a model that ``save`` wrote. Nothing from the file is executed, and everything in it is checked first.
 

@@ -29,6 +29,7 @@ from bayesprune.example_inputs import (
 from bayesprune.gates import gates
 from bayesprune.graph.calls import run_example
 from bayesprune.graph.quiet import quiet_tracers
+from bayesprune.graph.surroundings import undisturbed
 from bayesprune.prediction import evaluating
 from bayesprune.storage import write_bytes
 
@@ -40,6 +41,7 @@ BATCH = "batch"
 _LARGEST_FILE = 2**31
 
 
+@undisturbed()
 def export_onnx(
     model: nn.Module,
     example_inputs: ExampleInputs,

@@ -19,12 +19,14 @@ from bayesprune.artifact.values import LARGEST_ELEMENTS, MalformedError
 from bayesprune.attach.places import stated_example
 from bayesprune.errors import BayespruneWarning, InputError
 from bayesprune.example_inputs import ExampleInputs
-from bayesprune.gates import gates
+from bayesprune.gates import gates, uncompiled
 from bayesprune.graph import trace
+from bayesprune.graph.surroundings import undisturbed
 from bayesprune.prediction import evaluating
 from bayesprune.version import __version__
 
 
+@undisturbed()
 def save(
     model: nn.Module,
     path: str | os.PathLike[str],
@@ -62,7 +64,7 @@ def save(
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"save takes an nn.Module, not {type(model).__name__}: save(model, path)")
-    model = getattr(model, "_orig_mod", model)  # What torch.compile has wrapped.
+    model = uncompiled(model)
     description: dict[str, Any] = {
         "written_by": f"bayesprune {__version__}",
         "certificate": plain_statement(certificate, "certificate"),
@@ -93,7 +95,7 @@ def _describe(model: nn.Module, example_inputs: ExampleInputs | None) -> tuple[B
         warnings.warn(
             "what is saved is for inputs of the example's size (the batch apart): the model's code could be followed for no other",
             BayespruneWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     return blueprint_of(traced, program_of(traced), examples_of(traced, example_inputs))
 

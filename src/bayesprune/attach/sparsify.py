@@ -15,14 +15,16 @@ from bayesprune.attach.placement import remember_left_alone
 from bayesprune.attach.places import find_places
 from bayesprune.errors import InputError, did_you_mean
 from bayesprune.example_inputs import ExampleInputs
-from bayesprune.gates import Gate, gates, method_class
+from bayesprune.gates import Gate, gates, method_class, uncompiled
 from bayesprune.gates.hooks import put_on
 from bayesprune.graph.calls import run_example
+from bayesprune.graph.surroundings import undisturbed
 from bayesprune.models.description import GatePlace, LeftAlone
 
 _PLACE_ARGUMENTS = ("self", "num_units", "channel_dim", "groups")
 
 
+@undisturbed()
 def sparsify(
     model: nn.Module,
     method: str = "bb",
@@ -61,7 +63,7 @@ def sparsify(
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"sparsify takes an nn.Module, not {type(model).__name__}")
-    model = getattr(model, "_orig_mod", model)
+    model = uncompiled(model)
     gate_class = method_class(method)
     check_hyperparameters(gate_class, hyperparameters)
     if gates(model):

@@ -14,12 +14,13 @@ from bayesprune.compact.units import factors_of
 from bayesprune.cost import Cost, cost
 from bayesprune.errors import BayespruneWarning, InputError
 from bayesprune.example_inputs import ExampleInputs, tensors_in
-from bayesprune.gates import Gate, gates, require_gates
+from bayesprune.gates import Gate, gates, require_gates, uncompiled
 from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
 from bayesprune.gates.hooks import bypassed
 from bayesprune.graph import trace
 from bayesprune.graph.binding import spelled
 from bayesprune.graph.recording import annotate
+from bayesprune.graph.surroundings import undisturbed
 from bayesprune.removal import Analysis, shrink
 from bayesprune.removal.analysis import shape_of
 from bayesprune.removal.factors import Factors
@@ -61,6 +62,7 @@ class _Pruned:
     pruned: Tensor
 
 
+@undisturbed()
 def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Compaction:
     """Remove the pruned units of a gated model for good, without changing what it computes in evaluation mode.
 
@@ -81,6 +83,7 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
     """
     if not isinstance(gated, nn.Module):
         raise InputError(f"compact takes an nn.Module, not {type(gated).__name__}")
+    gated = uncompiled(gated)
     found = require_gates(gated)
     inputs = example_inputs if example_inputs is not None else stated_example(gated)
     _refuse_what_is_no_number(gated, inputs)
@@ -94,7 +97,7 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
     note = ""
     if module.meta.get("only_size"):
         note = "it is for inputs of the example's size (the batch apart): the model's code could be followed for no other"
-        warnings.warn(note, BayespruneWarning, stacklevel=2)
+        warnings.warn(note, BayespruneWarning, stacklevel=3)
     difference = compare(gated, small, inputs, others)
     tolerance = TOLERANCE[_dtype(gated, inputs)]
     if not difference[1] <= tolerance:
@@ -106,7 +109,7 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
                 f"{type(gated).__name__} does not compute the same twice (relative difference {difference[1]:.1e}): "
                 "it draws random numbers, or changes its state, in evaluation mode"
             )
-        warnings.warn(note, BayespruneWarning, stacklevel=2)
+        warnings.warn(note, BayespruneWarning, stacklevel=3)
     _warn_if_input_is_lost(small, found)
     for old, new in zip(_placeholders(module), _placeholders(small), strict=True):
         new.meta |= {name: old.meta[name] for name in ("shape", "dtype") if name in old.meta}  # What an artifact says about its inputs.
@@ -202,7 +205,7 @@ def _warn_if_nothing_is_pruned(found: dict[str, Gate]) -> None:
             "no unit is under its gate's threshold, so the network comes back whole: train longer, with a larger kl_scale or gate_lr, "
             "and with a method that prunes (cd does not)",
             BayespruneWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -216,7 +219,7 @@ def _warn_if_input_is_lost(small: fx.GraphModule, found: dict[str, Gate]) -> Non
     warnings.warn(
         f"the outputs no longer depend on the inputs, because {who} keep no unit: train with a smaller kl_scale or tradeoff",
         BayespruneWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 

@@ -15,6 +15,7 @@ from bayesprune.cost.operators import flop_formulas
 from bayesprune.cost.paper import PaperCost, paper_cost
 from bayesprune.errors import InputError
 from bayesprune.example_inputs import ExampleInputs, batch_size, call
+from bayesprune.gates import uncompiled
 from bayesprune.models.description import DescribedModel
 from bayesprune.prediction import evaluating
 
@@ -121,6 +122,7 @@ def cost(model: nn.Module, example_inputs: ExampleInputs, *, batch: int | None =
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"cost takes an nn.Module, not {type(model).__name__}")
+    model = uncompiled(model)
     inputs = batch_size(example_inputs) if batch is None else batch
     if not isinstance(inputs, int) or isinstance(inputs, bool) or inputs < 1:
         raise InputError(f"batch is how many inputs example_inputs holds, a whole number of at least 1, not {inputs!r}")
@@ -157,7 +159,7 @@ def _every_operator_visible() -> Iterator[None]:
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with warnings.catch_warnings():
-            # A compiled model runs uncompiled while operators are watched; that the counter's hooks see it twice does no harm.
+            # A compiled part of a model runs uncompiled while operators are watched; that the counter's hooks see it twice does no harm.
             warnings.filterwarnings("ignore", message="Using `torch.compile", category=UserWarning)
             yield
     finally:

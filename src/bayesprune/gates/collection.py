@@ -8,15 +8,24 @@ from bayesprune.errors import InputError
 from bayesprune.gates.contract import Gate
 
 
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The model inside of what ``torch.compile`` gives, or the model itself.
+
+    Watched by the modes that count and trace operators, a compiled model does not compile, and may never run again.
+    """
+    inside = getattr(model, "_orig_mod", model)
+    return inside if isinstance(inside, nn.Module) else model
+
+
 def gates(model: nn.Module) -> dict[str, Gate]:
-    """The gates of a model by name, in network order.
+    """The gates of a model by name, in network order; those of a compiled model have the names that they have in the model inside.
 
     Raises:
         InputError: it is no model.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"a model is an nn.Module, not {type(model).__name__}")
-    found = [(name, module) for name, module in model.named_modules() if isinstance(module, Gate)]
+    found = [(name, module) for name, module in uncompiled(model).named_modules() if isinstance(module, Gate)]
     return dict(sorted(found, key=lambda item: item[1].position))
 
 
