@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesprune.cost import plain_cost, relative_cost
+from bayesprune.errors import InputError
 from bayesprune.gates import Gate, gates
 from bayesprune.models.description import DescribedModel
 from bayesprune.prediction import evaluating
@@ -79,10 +80,22 @@ def _measured(loss: LossFunction, model: nn.Module, inputs: Tensor, targets: Ten
     finally:
         for hook in hooks:
             hook.remove()
-    value = loss(outputs, targets).mean()
-    classifying = outputs.ndim == 2 and targets.ndim == 1 and not targets.is_floating_point()
+    value = mean_loss(loss, outputs, targets)
+    classifying = isinstance(outputs, Tensor) and outputs.ndim == 2 and targets.ndim == 1 and not targets.is_floating_point()
     wrong = (outputs.argmax(dim=1) != targets).double().mean() if classifying else torch.full_like(value, nan, dtype=torch.float64)
     return torch.stack([value.double(), *used.values(), wrong])
+
+
+def mean_loss(loss: LossFunction, outputs: Any, targets: Tensor) -> Tensor:
+    """The mean loss of a batch.
+
+    Raises:
+        InputError: the loss is no tensor.
+    """
+    value = loss(outputs, targets)
+    if not isinstance(value, Tensor):
+        raise InputError(f"loss gives the loss of a batch as a tensor, not {type(value).__name__}: hand it over without .item() or float()")
+    return value.mean()
 
 
 def _count(used: dict[str, Tensor], name: str, gate: Gate, inputs: tuple[Any, ...]) -> None:

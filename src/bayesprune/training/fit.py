@@ -17,8 +17,10 @@ from torch.utils.data import DataLoader, DistributedSampler
 from bayesprune.errors import InputError, did_you_mean
 from bayesprune.gates import method_class
 from bayesprune.graph.calls import run_example
+from bayesprune.graph.surroundings import undisturbed
 from bayesprune.objective import KLScale, gate_scales
 from bayesprune.storage import as_path, checksum
+from bayesprune.training.beforehand import check_single_samples, check_trained, check_validation
 from bayesprune.training.devices import usable_device
 from bayesprune.training.distributed import Ranks, launched
 from bayesprune.training.evaluation import LossFunction
@@ -57,6 +59,8 @@ class FitResult:
     history: list[dict[str, Any]]
 
 
+@undisturbed()
+@torch.enable_grad()
 def fit(
     model: nn.Module,
     loader: "DataLoader[Any]",
@@ -118,6 +122,10 @@ def fit(
         raise InputError(f"loss is a function of outputs and targets, not {loss!r}")
     if next(model.parameters(), None) is None:
         raise InputError(f"{type(model).__name__} has no parameters: there is nothing to train")
+    if not isinstance(recipe, (str, Recipe)):
+        raise InputError(f"recipe is the name of one, such as 'fast', or a bayesprune.training.Recipe, not {recipe!r}")
+    if example_inputs is not None and not isinstance(example_inputs, Tensor):
+        raise InputError(f"example_inputs is a tensor like the loader's inputs, not {type(example_inputs).__name__}")
     chosen = find_recipe(recipe) if isinstance(recipe, str) else recipe
     _check_names(method, hyperparameters)
     if epochs is not None:
@@ -141,10 +149,14 @@ def fit(
             precision=precision,
             pretrain=pretrain,
         )
+        check_trained(model, plan)
         own = copy.deepcopy(model).to(target)
         ranks.take_over(own)
         inputs = first_inputs(training)
         _check(own, plan, inputs if example_inputs is None else example_inputs.to(target))
+        check_single_samples(own, plan, inputs, training)
+        if test is not None:
+            check_validation(own, test)
         _check_labels(own, loss, inputs, training, test)
         description = _describe(plan, own, training)
         ranks.require_same("models, data or options", description)

@@ -55,7 +55,18 @@ def is_cross_entropy(loss: Callable[[Tensor, Tensor], Tensor]) -> bool:
 
 
 def label_rule(loss: Callable[[Tensor, Tensor], Tensor], outputs: object) -> LabelRule | None:
-    """The rule for labels under this loss; None where it is the user's own, or the outputs are no scores."""
-    if not is_cross_entropy(loss) or not isinstance(outputs, Tensor) or outputs.ndim < 2:
+    """The rule for labels under this loss; None where it is the user's own, or the outputs are no scores.
+
+    Raises:
+        InputError: cross entropy takes no such outputs at all.
+    """
+    if not is_cross_entropy(loss):
+        return None
+    if not isinstance(outputs, Tensor):
+        raise InputError(
+            f"the model returns {type(outputs).__name__}, but cross entropy takes one tensor of scores: give fit a loss that picks it, "
+            "such as lambda outputs, labels: F.cross_entropy(outputs[0], labels)"
+        )
+    if outputs.ndim < 2:
         return None
     return LabelRule(tuple(outputs.shape), loss.ignore_index if isinstance(loss, nn.CrossEntropyLoss) else _IGNORED)

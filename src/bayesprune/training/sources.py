@@ -1,6 +1,6 @@
 """Where batches come from: the trainer's view of data."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +15,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from bayesprune.errors import InputError
+from bayesprune.errors import InputError, is_number
 from bayesprune.noise import derive_seed
 from bayesprune.training.labels import LabelRule
 
@@ -55,6 +55,8 @@ class LoaderBatches:
                 f"a loader is a torch.utils.data.DataLoader of pairs (inputs, targets), not {type(loader).__name__}: "
                 "DataLoader(TensorDataset(inputs, targets), batch_size=100, shuffle=True) makes one of two tensors"
             )
+        if n_data is not None and not is_number(n_data):
+            raise InputError(f"n_data is the number of training samples, not {n_data!r}")
         try:
             self._length = len(loader)
             self._n_data = _count(loader) if n_data is None else n_data
@@ -69,6 +71,14 @@ class LoaderBatches:
 
     def __len__(self) -> int:
         return self._length
+
+    @property
+    def smallest_batch(self) -> int | None:
+        """How many samples the smallest batch of an epoch has; None where that is up to the user's own code."""
+        samples, size = self.loader.sampler, self.loader.batch_size
+        if type(self.loader.batch_sampler) is not BatchSampler or size is None or not isinstance(samples, Sized):
+            return None
+        return size if self.loader.drop_last else len(samples) % size or size
 
     def expect(self, labels: LabelRule) -> None:
         """See that the labels of every batch keep a rule: now, as far as they are at hand, and while they are read."""
@@ -125,6 +135,10 @@ def _labels_at_hand(loader: "DataLoader[Any]") -> list[Tensor]:
 
 
 def _count(loader: "DataLoader[Any]") -> int:
-    """How many samples the whole training set has: those that the sampler goes through, on all ranks of a distributed run."""
+    """How many samples the whole training set has: those that the sampler goes through, on all ranks of a distributed run.
+
+    A stream has a sampler without a number, and may know it itself.
+    """
     sampler = loader.sampler
-    return len(loader.dataset if isinstance(sampler, DistributedSampler) else sampler)  # type: ignore[arg-type]
+    known = isinstance(sampler, Sized) and not isinstance(sampler, DistributedSampler)
+    return len(sampler if known else loader.dataset)  # type: ignore[arg-type]

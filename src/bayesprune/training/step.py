@@ -12,7 +12,7 @@ from bayesprune.gates import gates
 from bayesprune.gates.collection import divergences
 from bayesprune.noise import NoiseKeys
 from bayesprune.objective import disagreement, uphill
-from bayesprune.training.evaluation import LossFunction
+from bayesprune.training.evaluation import LossFunction, mean_loss
 from bayesprune.training.members import Members
 
 
@@ -102,6 +102,8 @@ class Step:
 
     def update(self, losses: Tensor) -> None:
         """Follow the gradient of each member's objective, and go on to the next step."""
+        if not losses.requires_grad:
+            raise InputError("the loss does not depend on what is trained: is it, or the model, computed under no_grad() or with detach()?")
         self.optimizer.zero_grad(set_to_none=True)
         losses.sum().backward()  # type: ignore[no-untyped-call]
         factor = self.rate_table.index_select(0, self.position)[0]
@@ -150,7 +152,7 @@ def objective(
     with torch.autocast(device, precision, enabled=precision != torch.float32):
         outputs = model(inputs)
     outputs = outputs if precision == torch.float32 else outputs.float()
-    value = loss(outputs, targets).mean()
+    value = mean_loss(loss, outputs, targets)
     if consistency.numel():
         check_classes(targets, outputs)
         value = value + consistency * disagreement(outputs)
