@@ -274,6 +274,8 @@ def test_onnxruntime_is_an_extra(monkeypatch):
         ({"runtimes": ("compile",)}, "no runtime is called 'compile'.* Did you mean 'compiled'?"),
         ({"runtimes": "eager"}, "a sequence of names"),
         ({"runtimes": ()}, "a sequence of names"),
+        ({"runtimes": 3}, "a sequence of names"),
+        ({"compare": []}, r"no model is called \[\]"),
         ({"seconds": -1.0}, "0 or more"),
         ({"seconds": float("nan")}, "0 or more"),
         ({"repetitions": 0}, "repetitions must be"),

@@ -69,6 +69,8 @@ def test_export(command, finished, tmp_path):
         (("bench", "{run}", "--batch-sizes", "0"), "batch_sizes"),
         (("bench", "{run}", "--inputs", "-1"), "--inputs"),
         (("bench", "{run}", "--runtimes", "tensorrt"), "no runtime is called 'tensorrt'"),
+        (("bench", "{run}", "--rows", "{empty}"), "cannot be appended to"),
+        (("bench", "{run}", "--rows", "{empty}/no/such/rows.jsonl"), "cannot be appended to"),
         (("bench", "{empty}"), "is not a run's folder"),
         (("export", "{run}", "--out", "{empty}/no/such/folder.onnx"), "no such"),
         (("export", "{run}/summary.json"), "was not written by bayesprune.save"),

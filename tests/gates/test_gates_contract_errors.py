@@ -123,9 +123,10 @@ def test_an_unknown_method_gets_a_suggestion(typed, meant):
         method_class(typed)
 
 
-def test_an_unknown_method_without_a_likeness_gets_none():
-    with pytest.raises(InputError) as caught:
-        method_class("magnitude")
+@pytest.mark.parametrize("given", ["magnitude", [], {}, None])
+def test_an_unknown_method_without_a_likeness_gets_none(given):
+    with pytest.raises(InputError, match="unknown method") as caught:
+        method_class(given)
     assert "Did you mean" not in str(caught.value)
 
 

@@ -147,13 +147,13 @@ def named_models(models: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Mo
 def _baseline(wanted: str | None, named: Mapping[str, nn.Module]) -> str:
     if wanted is None:
         return next(iter(named))
-    if wanted not in named:
+    if not isinstance(wanted, str) or wanted not in named:
         raise InputError(f"no model is called {wanted!r}: compare with one of {', '.join(named)}.{did_you_mean(str(wanted), named)}")
     return wanted
 
 
 def _check_runtimes(runtimes: Sequence[str]) -> None:
-    if isinstance(runtimes, str) or not runtimes:
+    if isinstance(runtimes, str) or not isinstance(runtimes, Sequence) or not runtimes:
         raise InputError(f"runtimes is a sequence of names, such as ('eager',), not {runtimes!r}")
     for runtime in runtimes:
         if not isinstance(runtime, str) or runtime not in RUNTIMES:

@@ -1,6 +1,9 @@
 """The command line: parses, calls, prints. One file a command, or two that belong together."""
 
+import io
+import os
 import sys
+from pathlib import Path
 
 from bayesprune.cli.common import app, say_error
 from bayesprune.cli.datasets import DATA_EXAMPLES, data
@@ -9,7 +12,7 @@ from bayesprune.cli.reporting import REPORT_EXAMPLES, report
 from bayesprune.cli.reproducing import REPRODUCE_EXAMPLES, reproduce
 from bayesprune.cli.running import RUN_EXAMPLES, run
 from bayesprune.cli.sweeping import SWEEP_EXAMPLES, sweep
-from bayesprune.errors import BayespruneError
+from bayesprune.errors import BayespruneError, StorageError
 
 __all__ = ["app", "main"]
 
@@ -24,8 +27,22 @@ app.command(epilog=DATA_EXAMPLES)(data)
 
 def main() -> None:
     """Run the command line: our own errors become one line and exit code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # Terminals that know few characters show the others as question marks.
     try:
         app()
     except BayespruneError as error:
         say_error(error)
         sys.exit(2)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        say_error(StorageError(f"the output cannot be written: {error.strerror}; send it elsewhere"))
+        _discard_output()
+        sys.exit(2)
+
+
+def _discard_output() -> None:
+    """Let go of what could not be written: Python would try again when it ends, and complain."""
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())

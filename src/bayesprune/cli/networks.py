@@ -41,8 +41,7 @@ def bench(
     dependent = is_folder(path) and has_dependent_stage(path)
     if not dependent and (inputs or figure is not None):
         raise InputError(f"--inputs and --figure are for the folder of a run of DBB, which {path} is not")
-    if figure is not None and not is_folder(figure.parent):
-        raise InputError(f"there is no folder {figure.parent} for the figure")
+    _check_targets(rows, figure)
     run, why_not = None, ""
     if dependent and inputs != 0:  # Before anything is measured: what cannot be read is said at once.
         try:
@@ -76,6 +75,14 @@ def bench(
     drawn = figure or path / FIGURE
     draw_latency_by_work(by_input.models, drawn)
     out.print(f"latency against work: {drawn}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _check_targets(rows: Path | None, figure: Path | None) -> None:
+    """Refuse files that cannot be written before anything is measured for them."""
+    if figure is not None and not is_folder(figure.parent):
+        raise InputError(f"there is no folder {figure.parent} for the figure")
+    if rows is not None and (is_folder(rows) or not is_folder(rows.parent)):
+        raise InputError(f"the measurements cannot be appended to {rows}: give the name of a file, in a folder that is there")
 
 
 EXPORT_EXAMPLES = """**Examples**

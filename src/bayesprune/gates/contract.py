@@ -224,7 +224,7 @@ class Gate(NoisyModule, ABC):
 
 def method_class(method: str) -> type[Gate]:
     """The gate class of a method key, or an error that names the keys there are."""
-    if method in METHODS:
+    if isinstance(method, str) and method in METHODS:
         return METHODS[method]
     hint = did_you_mean(str(method).lower(), METHODS, cutoff=0.4)
     raise InputError(f"unknown method '{method}'; choose one of {', '.join(sorted(METHODS))}.{hint}")
