@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from bayesprune.cost import RelativeCost, relative_cost
-from bayesprune.gates import require_gates, uncompiled
+from bayesprune.gates import require_gates, unwrapped
 from bayesprune.models.description import DescribedModel
 
 
@@ -58,7 +58,7 @@ class Summary:
 
 def summary(gated: nn.Module) -> Summary:
     """Units kept, KL and cost of a gated model as it is now."""
-    gated = uncompiled(gated)
+    gated = unwrapped(gated)
     with torch.no_grad():
         rows = tuple(
             GateSummary(name, gate.num_units, int(gate.keep().sum()), float(gate.kl())) for name, gate in require_gates(gated).items()

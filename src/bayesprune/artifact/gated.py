@@ -16,7 +16,7 @@ from bayesprune.artifact.values import LARGEST_INT, MalformedError, decode, enco
 from bayesprune.attach.heads import put_on_heads
 from bayesprune.errors import InputError
 from bayesprune.example_inputs import first_line
-from bayesprune.gates import METHODS, Gate, gates, uncompiled
+from bayesprune.gates import METHODS, Gate, gates, unwrapped
 from bayesprune.gates.hooks import put_on
 from bayesprune.gates.units import Units
 from bayesprune.graph.fx_tracing import HEAD_GATE
@@ -64,7 +64,7 @@ def gates_into(model: nn.Module, description: Mapping[str, Any], stored: Mapping
         raise InputError(f"'into' is an nn.Module, not {type(model).__name__}")
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         raise InputError("the model given as 'into' has tensors without memory, on the device 'meta': make it on a device, with to_empty()")
-    model = uncompiled(model)
+    model = unwrapped(model)
     table = table_from_json(description.get("tensors"))
     check_stored(table, stored)
     state = {name: stored[table.aliases.get(name, name)] for name in table.names()}

@@ -19,7 +19,7 @@ from bayesprune.artifact.values import LARGEST_ELEMENTS, MalformedError
 from bayesprune.attach.places import stated_example
 from bayesprune.errors import BayespruneWarning, InputError
 from bayesprune.example_inputs import ExampleInputs
-from bayesprune.gates import gates, uncompiled
+from bayesprune.gates import gates, unwrapped
 from bayesprune.graph import trace
 from bayesprune.graph.surroundings import undisturbed
 from bayesprune.prediction import evaluating
@@ -64,7 +64,7 @@ def save(
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"save takes an nn.Module, not {type(model).__name__}: save(model, path)")
-    model = uncompiled(model)
+    model = unwrapped(model)
     description: dict[str, Any] = {
         "written_by": f"bayesprune {__version__}",
         "certificate": plain_statement(certificate, "certificate"),

@@ -7,7 +7,7 @@ from torch import nn
 
 from bayesprune.attach.sparsify import check_hyperparameters
 from bayesprune.errors import InputError
-from bayesprune.gates import require_gates, uncompiled
+from bayesprune.gates import require_gates, unwrapped
 from bayesprune.gates.beta_bernoulli import BetaBernoulli
 from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
 from bayesprune.graph.layer_types import BATCH_NORMS
@@ -19,7 +19,7 @@ def make_dependent(gated: nn.Module, *, freeze_norms: bool = True, **hyperparame
     """Stage two: a copy in which every BB gate has become a DBB gate with the same, now fixed, q(pi).
 
     Args:
-        gated: a model that was trained with BB gates; it is not changed. Of a compiled one, the model inside is taken.
+        gated: a model that was trained with BB gates; it is not changed. Of a compiled or distributed one, the model inside is taken.
         freeze_norms: hold the scales and shifts of the network's batch norms fixed, as in the paper's experiments; their running statistics
             go on.
         **hyperparameters: of ``DependentBetaBernoulli``.
@@ -28,7 +28,7 @@ def make_dependent(gated: nn.Module, *, freeze_norms: bool = True, **hyperparame
         if not isinstance(gate, BetaBernoulli):
             raise InputError(f"make_dependent starts from BB gates, but {name} is '{gate.method}': sparsify with 'bb' and train first")
     check_hyperparameters(DependentBetaBernoulli, hyperparameters)
-    staged = copy.deepcopy(uncompiled(gated))
+    staged = copy.deepcopy(unwrapped(gated))
     for name, gate in require_gates(staged).items():
         assert isinstance(gate, BetaBernoulli)
         path, _, child = name.rpartition(".")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from bayesprune.gates import Gate, require_gates, uncompiled
+from bayesprune.gates import Gate, require_gates, unwrapped
 from bayesprune.models.description import LeftAlone
 
 _LEFT_ALONE = "_layers_left_alone"
@@ -39,7 +39,7 @@ class Placement:
 
 def placement(gated: nn.Module) -> Placement:
     """Each gate of a model and what it controls; each layer left alone and why."""
-    gated, found = uncompiled(gated), require_gates(gated)
+    gated, found = unwrapped(gated), require_gates(gated)
     paths = {id(module): path for path, module in gated.named_modules()}
     rows = tuple(GateRow(name, gate.method, gate.num_units, _controls(gate, paths)) for name, gate in found.items())
     return Placement(rows, left_alone_in(gated))

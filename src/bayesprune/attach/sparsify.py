@@ -15,7 +15,7 @@ from bayesprune.attach.placement import remember_left_alone
 from bayesprune.attach.places import find_places
 from bayesprune.errors import InputError, did_you_mean
 from bayesprune.example_inputs import ExampleInputs
-from bayesprune.gates import Gate, gates, method_class, uncompiled
+from bayesprune.gates import Gate, gates, method_class, unwrapped
 from bayesprune.gates.hooks import put_on
 from bayesprune.graph.calls import run_example
 from bayesprune.graph.surroundings import undisturbed
@@ -42,8 +42,8 @@ def sparsify(
     every layer that was left alone with the reason.
 
     Args:
-        model: what to sparsify; it is not changed. Of a model that went through ``torch.compile``, the model inside is taken, so that the
-            result is not compiled.
+        model: what to sparsify; it is not changed. Of a model that went through ``torch.compile`` or is distributed, the model inside is
+            taken, so that the result is neither.
         method: ``bb``, ``dbb``, ``sbp``, ``vib``, ``l0``, ``gd`` or ``cd``. DBB is the second stage of BB: train with ``bb`` and call
             ``make_dependent`` instead of starting with ``dbb``.
         example_inputs: a tensor, a tuple of positional arguments or a mapping of keyword arguments, such as two inputs of the data. May be
@@ -63,7 +63,7 @@ def sparsify(
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"sparsify takes an nn.Module, not {type(model).__name__}")
-    model = uncompiled(model)
+    model = unwrapped(model)
     gate_class = method_class(method)
     check_hyperparameters(gate_class, hyperparameters)
     if gates(model):

@@ -14,7 +14,7 @@ from bayesprune.compact.units import factors_of
 from bayesprune.cost import Cost, cost
 from bayesprune.errors import BayespruneWarning, InputError
 from bayesprune.example_inputs import ExampleInputs, tensors_in
-from bayesprune.gates import Gate, gates, require_gates, uncompiled
+from bayesprune.gates import Gate, gates, require_gates, unwrapped
 from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
 from bayesprune.gates.hooks import bypassed
 from bayesprune.graph import trace
@@ -83,7 +83,7 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
     """
     if not isinstance(gated, nn.Module):
         raise InputError(f"compact takes an nn.Module, not {type(gated).__name__}")
-    gated = uncompiled(gated)
+    gated = unwrapped(gated)
     found = require_gates(gated)
     inputs = example_inputs if example_inputs is not None else stated_example(gated)
     _refuse_what_is_no_number(gated, inputs)

@@ -15,7 +15,7 @@ from bayesprune.cost.operators import flop_formulas
 from bayesprune.cost.paper import PaperCost, paper_cost
 from bayesprune.errors import InputError
 from bayesprune.example_inputs import ExampleInputs, batch_size, call
-from bayesprune.gates import uncompiled
+from bayesprune.gates import unwrapped
 from bayesprune.models.description import DescribedModel
 from bayesprune.prediction import evaluating
 
@@ -122,7 +122,7 @@ def cost(model: nn.Module, example_inputs: ExampleInputs, *, batch: int | None =
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"cost takes an nn.Module, not {type(model).__name__}")
-    model = uncompiled(model)
+    model = unwrapped(model)
     inputs = batch_size(example_inputs) if batch is None else batch
     if not isinstance(inputs, int) or isinstance(inputs, bool) or inputs < 1:
         raise InputError(f"batch is how many inputs example_inputs holds, a whole number of at least 1, not {inputs!r}")

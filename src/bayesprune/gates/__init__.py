@@ -6,10 +6,10 @@ A method registers itself where it is defined: every file of this folder is impo
 import importlib
 import pkgutil
 
-from bayesprune.gates.collection import gates, require_gates, uncompiled
+from bayesprune.gates.collection import gates, require_gates, unwrapped
 from bayesprune.gates.contract import METHODS, Gate, Tradeoff, method_class
 
 for _file in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_file.name}")
 
-__all__ = ["METHODS", "Gate", "Tradeoff", "gates", "method_class", "require_gates", "uncompiled"]
+__all__ = ["METHODS", "Gate", "Tradeoff", "gates", "method_class", "require_gates", "unwrapped"]

@@ -1,4 +1,4 @@
-"""A gated model that went through torch.compile is the gated model to all our functions."""
+"""A gated model that went through torch.compile, or is distributed, is the gated model to all our functions."""
 
 import pytest
 import torch
@@ -58,3 +58,22 @@ def test_loading_into_a_compiled_model(gated, x, tmp_path):
     bp.save(gated, tmp_path / "gated.safetensors")
     into = torch.compile(perceptron(), backend="eager")
     assert torch.equal(bp.load(tmp_path / "gated.safetensors", into=into).eval()(x), gated(x))
+
+
+@pytest.fixture
+def distributed(gated, tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
+    yield nn.parallel.DistributedDataParallel(gated)
+    torch.distributed.destroy_process_group()
+
+
+def test_distributed(distributed, gated, x, tmp_path):
+    assert bp.placement(distributed) == bp.placement(gated)
+    assert bp.compact(distributed, x).kept == {"0.input_gate": 4}
+    assert type(bp.make_dependent(distributed)) is nn.Sequential
+    bp.save(distributed, tmp_path / "gated.safetensors")
+    assert torch.equal(bp.load(tmp_path / "gated.safetensors", into=perceptron()).eval()(x), gated(x))
+
+
+def test_compiled_and_distributed(distributed, gated):
+    assert list(bp.gates(torch.compile(distributed, backend="eager"))) == list(bp.gates(gated))
