@@ -39,8 +39,8 @@ BRIEFLY = Recipe(
     "briefly",
     {
         "dense": StageRecipe(epochs=3, schedule="cosine"),
-        "pruned": StageRecipe(epochs=5, gate_speed=4.0, schedule="cosine"),
-        "dependent": StageRecipe(epochs=3, lr=5e-4, gate_speed=4.0, schedule="cosine"),
+        "pruned": StageRecipe(epochs=4, gate_speed=4.0, schedule="cosine"),
+        "dependent": StageRecipe(epochs=2, lr=5e-4, gate_speed=4.0, schedule="cosine"),
     },
     shrink=True,
 )
@@ -115,7 +115,7 @@ TRAINED = (
         0.003,
         find_recipe("fast").with_epochs({"dense": 2, "pruned": 3, "dependent": 6}),
     ),
-    Trained("vgg-like", "13 convolutions", vgg_like, 2.0, BRIEFLY, "cifar10", 100, "bfloat16"),
+    Trained("vgg-like", "13 convolutions", vgg_like, 16.0, BRIEFLY, "cifar10", 100, "bfloat16"),
 )
 LENETS = ("lenet-500-300", "lenet5-caffe")
 
@@ -157,9 +157,11 @@ def measure(
 ) -> PerInputBenchmark:
     """Append the rows of a network, one for each form of it, and print them."""
     adaptive = bp.AdaptiveModel(gated, images[:EXAMPLES], batch_sizes=BATCH_SIZES, cache=None)
+    convolutions = [each for each in adaptive.parts.convolutions if each.available]
     networks: dict[str, nn.Module] = {
         "compacted": adaptive.compacted,
         "compacted, light": adaptive.plain,
+        **({"compacted, native": adaptive.parts.with_layers([], convolutions)} if convolutions else {}),
         "adaptive": adaptive,
         "dense": dense,
     }

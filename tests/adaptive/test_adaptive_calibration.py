@@ -279,3 +279,8 @@ def test_a_user_without_a_home_has_no_file(monkeypatch, measured):
     assert usual_path() is None
     bp.AdaptiveModel(*from_gallery("mlp_functional"))
     assert measured
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there are no such devices")
+def test_a_device_is_not_read():
+    assert Calibration(Path("/dev/zero"))._known == {}

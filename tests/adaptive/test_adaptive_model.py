@@ -193,7 +193,7 @@ def test_sizes_of_batches_that_are_none(size):
     assert not adaptive.plans
 
 
-@pytest.mark.parametrize("sizes", [0, 4, True, 2.5, {1, 2}])
+@pytest.mark.parametrize("sizes", [0, 4, True, 2.5, {1, 2}, b"x", "1"])
 def test_sizes_come_in_a_sequence(sizes):
     staged, inputs = from_gallery("mlp_functional")
     with pytest.raises(InputError, match="batch_sizes is a sequence of whole numbers"):

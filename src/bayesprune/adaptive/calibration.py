@@ -97,7 +97,7 @@ class Calibration:
             self._measured = False
 
     def _read(self) -> dict[str, Any]:
-        if self.path is None:
+        if self.path is None or not self.path.is_file():  # Devices may be read without end.
             return {}
         try:
             content = json.loads(self.path.read_bytes())

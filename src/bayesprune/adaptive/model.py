@@ -89,7 +89,7 @@ class AdaptiveModel(nn.Module):
             )
         if cache is not None and not isinstance(cache, (str, os.PathLike)):
             raise InputError(f"cache is the path of a file, or None, not {cache!r}")
-        if batch_sizes is not None and not isinstance(batch_sizes, Sequence):
+        if batch_sizes is not None and (not isinstance(batch_sizes, Sequence) or isinstance(batch_sizes, (str, bytes, bytearray))):
             raise InputError(f"batch_sizes is a sequence of whole numbers, such as (1, 32), not {batch_sizes!r}")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "no unit is under", BayespruneWarning)  # Then everything depends on the input.
