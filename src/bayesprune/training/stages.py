@@ -187,8 +187,8 @@ def _train(
             losses = trainer.train_epoch(watcher.step)
         except DivergedError as error:
             raise DivergedError(
-                f"stage '{record.stage}' stopped: {error}; {store.describe()}. If all inputs and targets are finite, try a smaller KL scale "
-                "or another seed"
+                f"stage '{record.stage}' stopped: {error}; {store.describe()}. If all inputs and targets are finite, try a smaller KL "
+                "scale or another seed"
             ) from error
         last = trainer.finished
         look = (alone and not rarely) or last or is_look(trainer.epoch, trainer.recipe.epochs)
