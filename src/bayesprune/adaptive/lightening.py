@@ -85,16 +85,19 @@ def _is_vector_norm(layer: nn.Module, shape: torch.Size | None) -> bool:
 
 
 @torch.no_grad()
-def _as_product(graph: fx.Graph, node: fx.Node, norm: Any, free: Iterator[str], attributes: dict[str, Any]) -> None:
-    """scale * x + shift. Computed in double precision, so that masks at their threshold come out as they did."""
+def scale_and_shift(norm: Any) -> tuple[Tensor, Tensor]:
+    """Of a normalisation with fixed statistics. In double precision, so that masks at their threshold come out as they did."""
     weight = torch.ones_like(norm.running_var) if norm.weight is None else norm.weight
     bias = torch.zeros_like(norm.running_mean) if norm.bias is None else norm.bias
     scale = weight.double() / torch.sqrt(norm.running_var.double() + norm.eps)
     shift = bias.double() - norm.running_mean.double() * scale
+    return scale.to(norm.running_mean.dtype), shift.to(norm.running_mean.dtype)
+
+
+def _as_product(graph: fx.Graph, node: fx.Node, norm: Any, free: Iterator[str], attributes: dict[str, Any]) -> None:
+    """scale * x + shift."""
     paths = [next(free), next(free)]
-    attributes |= {
-        path: nn.Buffer(value.to(norm.running_mean.dtype), persistent=False) for path, value in zip(paths, (scale, shift), strict=True)
-    }
+    attributes |= {path: nn.Buffer(value, persistent=False) for path, value in zip(paths, scale_and_shift(norm), strict=True)}
     with graph.inserting_before(node):
         factors, start = (graph.get_attr(path) for path in paths)
         result = graph.call_function(torch.addcmul, (start, node.args[0], factors))

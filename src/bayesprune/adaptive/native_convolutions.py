@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bayesprune.adaptive.layers import AdaptiveLayer
+from bayesprune.adaptive.lightening import scale_and_shift
 from bayesprune.adaptive.mask_rules import MaskRule, find_rule, is_relu
 from bayesprune.adaptive.native.compiling import Kernel
 from bayesprune.adaptive.native.gated_convolution import Packed, Steps, gated_convolution, geometry_of, kernel, packed
@@ -26,16 +27,6 @@ class Norm:
 
     layer: nn.BatchNorm2d
     node: str
-
-    def scale_and_shift(self) -> tuple[Tensor, Tensor]:
-        """Of a result, for each output. Computed in double precision, so that masks at their threshold come out as they did."""
-        mean, var = self.layer.running_mean, self.layer.running_var
-        assert mean is not None
-        assert var is not None
-        weight = torch.ones_like(var) if self.layer.weight is None else self.layer.weight
-        bias = torch.zeros_like(mean) if self.layer.bias is None else self.layer.bias
-        scale = weight.double() / torch.sqrt(var.double() + self.layer.eps)
-        return scale.to(var.dtype), (bias.double() - mean.double() * scale).to(var.dtype)
 
 
 class OwnWeights:
@@ -64,7 +55,7 @@ class OwnWeights:
         fits = weights.is_cpu and (bias is None or (bias.is_cpu and bias.dtype == weights.dtype and bias.shape == by_unit.shape[-1:]))
         if not fits:
             return None
-        own = packed(by_unit, bias, None if self.norm is None else self.norm.scale_and_shift())
+        own = packed(by_unit, bias, None if self.norm is None else scale_and_shift(self.norm.layer))
         self._taken = weights.detach(), own  # Their memory is kept, so that nothing else can come to lie there.
         return own
 
