@@ -72,7 +72,9 @@ def call(command, cwd):
 DATA_FILES = {
     "adaptive/native/gated_convolution.c",
     "adaptive/native/gated_linear.c",
+    "adaptive/native/masks.h",
     "adaptive/native/rows.h",
+    "adaptive/native/tiles.h",
     "experiments/published.csv",
     "report/page/page.css",
     "report/page/page.html",

@@ -108,12 +108,21 @@ def find_cuts(model: nn.Module, example_inputs: ExampleInputs) -> Cuts:
 
 
 def _leave_out_misfits(cuts: Cuts) -> None:
-    """Gates that would lose the same units, but count them differently, keep theirs."""
+    """Gates that would lose the same units, but count them differently, keep theirs, unless their layer can pick what it still reads."""
     for group in cuts.groups():
         owners = {(cut.layer, cut.side): cut.owner for cut in cuts.by_gate[group[0]]}
         for name in group[1:]:
             if any(not torch.equal(cut.owner, owners.get((cut.layer, cut.side), cut.owner)) for cut in cuts.by_gate[name]):
-                cuts.leave_out(name, f"its units are not those of {group[0]}, which a layer shares with it")
+                picked = [cut for cut in cuts.by_gate[name] if cut.side != "outputs"]
+                if _reads_fewer(name, picked):
+                    cuts.by_gate[name] = picked
+                else:
+                    cuts.leave_out(name, f"its units are not those of {group[0]}, which a layer shares with it")
+
+
+def _reads_fewer(gate: str, cuts: Iterable[Cut]) -> bool:
+    """Whether the layer on whose input a gate stands is among those that read less without its units."""
+    return (gate.removesuffix(".input_gate"), "inputs") in {(cut.layer, cut.side) for cut in cuts}
 
 
 class _CannotCutError(Exception):
@@ -162,8 +171,7 @@ def _cuts_of(model: nn.Module, name: str, gate: Gate, nodes: Mapping[str, fx.Nod
     cuts = [Cut(layer, side, owners[0]) for (layer, side), owners in (candidates or {}).items() if owners]
     for cut in cuts:
         _require_cuttable(model, cut, baseline.module)
-    places = {(cut.layer, cut.side) for cut in cuts}
-    if all(cut.side != "outputs" for cut in cuts) and (name.removesuffix(".input_gate"), "inputs") not in places:
+    if all(cut.side != "outputs" for cut in cuts) and not _reads_fewer(name, cuts):
         raise _CannotCutError("no layer has channels that one of its units alone decides on")
     return cuts
 

@@ -84,6 +84,8 @@ def reproduce(
     )
     common = complete(given(network=asked.network, dataset=asked.dataset, device=device, data_dir=absolute(data_dir), precision=precision))
     check_config(common)
+    if precision == "bfloat16" and not common.device.startswith("cuda"):
+        raise InputError("bfloat16 is for GPUs here: on a processor reproductions are computed in float32; leave --precision out")
     with stoppable("what is finished is kept", "the same command"), ProgressBars(err) as watcher:
         rows = run_reproduction(asked, places, watcher, device=common.device, data_dir=common.data_dir, side_by_side=side_by_side)
     for table in _tables(asked, places.rows, rows):
