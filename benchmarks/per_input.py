@@ -207,7 +207,7 @@ def main() -> None:
         data = load_dataset(network.dataset)
         measured = measure(network.name, *train(network, data, arguments.work), *images_of(data)[1].tensors, arguments)
         if arguments.figures is not None and network.figure is not None:
-            title = f"{network.name}, {network.widths}, on MNIST, one image at a time, {arguments.threads} threads"
+            title = f"{network.name}, {network.widths}, on {network.dataset.upper()}, one image at a time, {arguments.threads} threads"
             draw_latency_by_work(measured.models, arguments.figures / f"{network.figure}.png", title=title)
     data = load_dataset("mnist")
     images = images_of(data)[1].tensors[0]

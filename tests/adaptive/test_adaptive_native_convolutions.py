@@ -12,8 +12,10 @@ from torch import fx, nn
 
 import bayesprune as bp
 from bayesprune.adaptive.calibration import Calibration
+from bayesprune.adaptive.choice import Choice, Line
 from bayesprune.adaptive.native_convolutions import plain_convolutions
 from bayesprune.adaptive.rewriting import _shapes
+from bayesprune.adaptive.ways import GATHER
 
 
 def settled(model, x):
@@ -184,8 +186,90 @@ def test_weights_are_taken_over_again_when_they_change():
     assert not torch.allclose(before, after)
     convolution.layer.double()
     assert difference(outputs(convolution.layer, (x.double(),)), outputs(convolution, (x.double(),))) <= 1e-12
+    assert convolution.weights._taken is not None
     convolution.release()
+    assert convolution.weights._taken is None
     assert difference(outputs(convolution.layer, (x.double(),)), outputs(convolution, (x.double(),))) <= 1e-12
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda network: network[0].weight.mul_(-1.0),
+        lambda network: network[0].bias.add_(1.0),
+        lambda network: network[1].running_mean.add_(0.3),
+        lambda network: network[1].running_var.mul_(2.0),
+        lambda network: network[1].weight.mul_(2.0),
+        lambda network: setattr(network[0], "bias", nn.Parameter(torch.ones(4))),
+        lambda network: setattr(network[1], "bias", nn.Parameter(torch.ones(4))),
+    ],
+    ids=["weight", "bias", "mean", "variance", "norm's weight", "another bias", "another norm's bias"],
+)
+def test_whatever_changes_is_noticed(change):
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 9, 9)
+    network = fx.symbolic_trace(settled(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), x))
+    (convolution,) = plain_convolutions(network, _shapes(network, (x,)))
+    before = outputs(convolution, (x,))
+    with torch.no_grad():
+        change([network.get_submodule("0"), network.get_submodule("1")])
+    assert not torch.allclose(before, outputs(convolution, (x,)))
+    assert difference(outputs(network, (x,)), outputs(convolution, (x,))) <= 1e-5
+
+
+@needs_compiler
+@pytest.mark.parametrize(("side", "padding"), [(1, 1), (5, 2)])
+def test_weights_of_another_size_than_their_layer_says_are_for_torch(side, padding):
+    """Torch goes by the weights, so models whose weights were replaced still run."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 9, 9)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=padding))
+    model[0].weight = nn.Parameter(torch.randn(4, 3, side, side))
+    (convolution,) = found_in(model, x)
+    assert outputs(convolution, (x,)).equal(outputs(model, (x,)))
+    assert convolution.weights._taken is None
+
+
+@needs_compiler
+def test_parameters_that_are_trained_get_gradients():
+    (convolution,) = found_in(nn.Sequential(nn.Conv2d(3, 4, 3)), torch.randn(1, 3, 9, 9))
+    convolution(torch.randn(2, 3, 9, 9)).sum().backward()
+    assert convolution.layer.weight.grad.abs().sum() > 0
+
+
+@needs_compiler
+def test_a_layer_has_one_line_in_the_plan(monkeypatch):
+    staged, inputs = from_gallery("lenet5")
+    monkeypatch.setattr(Calibration, "choice", lambda _self, _segment, _layer, _shape, batch, _native=None: Choice(batch, 1e-5, 0.0))
+    monkeypatch.setattr(Calibration, "convolution", lambda *_: (1e-4, 1e-5))
+    monkeypatch.setattr(bp.AdaptiveModel, "_compared", lambda *_: (11.0, 10.0))
+    adaptive = bp.AdaptiveModel(staged, inputs, cache=None)
+    planned = {layer.name: layer for layer in adaptive.plan(1).layers}
+    assert len(planned) == len(adaptive.plan(1).layers) == 4
+    assert [planned[name].way for name in ("conv1", "conv2", "fc1", "fc2")] == ["native, whole", "native, whole", "full", "full"]
+    assert planned["conv2"].needed <= planned["conv2"].units == adaptive.segments[0].units
+
+
+@needs_compiler
+def test_what_gains_in_another_way_is_left_to_it(monkeypatch):
+    staged, inputs = from_gallery("lenet5")
+    gathers = {GATHER: Line(1e-7, 0.0)}
+    monkeypatch.setattr(Calibration, "choice", lambda _self, _segment, _layer, _shape, batch, _native=None: Choice(batch, 1e-5, 0.0, gathers))
+    monkeypatch.setattr(Calibration, "convolution", lambda *_: (1e-4, 1e-5))
+    adaptive = bp.AdaptiveModel(staged, inputs, cache=None)
+    assert [each.consumer for each in adaptive._natively[1]] == ["conv1"]
+
+
+@needs_compiler
+def test_a_plan_that_is_not_used_keeps_no_weights(monkeypatch):
+    staged, inputs = from_gallery("lenet5")
+    monkeypatch.setattr(Calibration, "convolution", lambda *_: (1e-4, 1e-5))
+    compared = bp.AdaptiveModel._compared
+    monkeypatch.setattr(bp.AdaptiveModel, "_compared", lambda *arguments: (compared(*arguments)[0], 1e9))
+    adaptive = bp.AdaptiveModel(staged, inputs, cache=None)
+    assert not adaptive.plan(1).adaptive
+    assert all(each.weights._taken is None for each in adaptive.parts.convolutions)
 
 
 @needs_compiler

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import subprocess
 
 import pytest
 import torch
@@ -158,6 +159,37 @@ def test_a_compiler_that_does_not_know_this_machine_is_asked_again(tmp_path, mon
     monkeypatch.setenv("CC", str(tmp_path / "old-cc"))
     assert kernel(torch.float32) is not None
     assert of_images.kernel(torch.float64) is not None
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", BOUNDS)
+def test_masks_at_their_threshold_are_those_of_torch(dtype):
+    """Rounding decides there, and must decide alike."""
+    torch.manual_seed(0)
+    count, threshold = 4000, 1e-3
+    x, scale = torch.randn(1, count, dtype=dtype), torch.rand(count, dtype=dtype) + 0.5
+    shift = torch.full((count,), threshold, dtype=dtype) - x[0] * scale
+    rule = torch.stack([scale, shift, torch.ones(count, dtype=dtype)])
+    opened = mask_in_torch(x, rule, threshold)[0] != 0
+    assert 0 < opened.sum() < count
+    found = gated_linear(kernel(dtype), x, rule, threshold, False, torch.eye(count, dtype=dtype), None)[0] != 0
+    assert found.equal(opened & (x[0] != 0))
+    steps = Steps(False, False, 1, (1, 1), (1, 1), (0, 0), (1, 1))
+    few = slice(0, 256)
+    images = natively(x[:, few, None, None].contiguous(), rule[:, few].contiguous(), threshold, steps, torch.eye(256, dtype=dtype)[:, None, None], None)
+    assert (images.flatten() != 0).equal(found[few])
+
+
+@needs_compiler
+@pytest.mark.skipif(compiling._openmp() is None, reason="the threads of torch cannot be told")
+def test_the_threads_are_those_of_torch(monkeypatch, anew):
+    commands = []
+    run = subprocess.run
+    monkeypatch.setattr(compiling.subprocess, "run", lambda command, **options: commands.append(command) or run(command, **options))
+    assert of_images.kernel(torch.float32) is not None
+    assert len(commands) == 2  # The first way succeeds.
+    assert "-fopenmp" in commands[0]
+    assert compiling._openmp() in commands[1]
 
 
 @needs_compiler

@@ -383,6 +383,6 @@ def test_shrinking_is_in_the_configuration(finished, config, command):
 
 def test_bfloat16_needs_a_processor_made_for_it(command, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "avx512_bf16": False, "cpu_name": "old"}, raising=False)
-    assert refused(command("run", "--precision", "bfloat16", "--device", "cpu"), "bfloat16 is for GPUs, and for processors that have")
+    assert refused(command("run", "--precision", "bfloat16", "--device", "cpu"), "bfloat16 is for GPUs, and for processors of which")
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
     assert check_config(RunConfig(precision="bfloat16")).name == "fast"

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
@@ -25,6 +26,7 @@ from bayesprune.compact.certificate import tensor_arguments
 from bayesprune.errors import BayespruneWarning, InputError
 from bayesprune.example_inputs import ExampleInputs, batch_size
 from bayesprune.gates import require_gates
+from bayesprune.graph.surroundings import undisturbed
 
 _BATCHES, _ROUNDS = 20, 5
 """Of the example, on which the whole network is timed, and how often each."""
@@ -145,6 +147,7 @@ class AdaptiveModel(nn.Module):
             f"the network does not take inputs of shape {_shown(given)}: its example's were {_shown(known)}, and the batch may differ"
         ) from error
 
+    @undisturbed()
     def prepare(self, *batch_sizes: int) -> None:
         """Choose ways for batches of these sizes, which takes a few seconds where layers were not measured before.
 
@@ -161,7 +164,7 @@ class AdaptiveModel(nn.Module):
                 self.plans[size] = plan = self._planned(size)
                 if plan.adaptive:
                     self._programs[size] = self._with_choices(size).forward
-        used = {id(native) for natives in self._natively.values() for native in natives}
+        used = {id(native) for size in self._programs for native in self._natively[size]}
         for native in (*self.natives, *self.parts.convolutions):
             if id(native) not in used:
                 native.release()
@@ -200,7 +203,7 @@ class AdaptiveModel(nn.Module):
     def _planned(self, size: int) -> ExecutionPlan:
         """Measure layers, choose those that gain, and see whether the whole gains."""
         needed = [mask != 0 for mask in self.masks(*self.example)]
-        planned, natively = [], list[NativeLayer]()
+        planned, natively = dict[str, PlannedLayer](), list[NativeLayer]()
         for segment, layer, native, mask, (shape, _) in zip(
             self.segments, self.layers, self.parts.natives, needed, self.shapes, strict=True
         ):
@@ -219,15 +222,16 @@ class AdaptiveModel(nn.Module):
                 if seconds < _WORTHWHILE * expected:
                     way, expected = NATIVE, seconds
                     natively.append(usable)
-            planned.append(PlannedLayer(segment.name, layer.units, float(mask.sum(dim=1).double().mean()), way, 1e6 * full, 1e6 * expected))
-        planned += self._plan_convolutions(size, natively)
+            counted = float(mask.sum(dim=1).double().mean())
+            planned[segment.consumer] = PlannedLayer(segment.name, layer.units, counted, way, 1e6 * full, 1e6 * expected)
+        self._plan_convolutions(size, natively, planned)
         self._natively[size] = natively
         whole, adaptive = self._compared(size)
-        return ExecutionPlan(size, tuple(planned), tuple(self.unused), whole, adaptive)
+        return ExecutionPlan(size, tuple(planned.values()), tuple(self.unused), whole, adaptive)
 
-    def _plan_convolutions(self, size: int, natively: list[NativeLayer]) -> list[PlannedLayer]:
+    def _plan_convolutions(self, size: int, natively: list[NativeLayer], planned: dict[str, PlannedLayer]) -> None:
         """Let native code compute convolutions of all that they read, where that gains and nothing better was found."""
-        planned, spoken_for = [], {native.consumer for native in natively}
+        spoken_for = {native.consumer for native in natively}
         spoken_for |= {segment.consumer for segment, layer in zip(self.segments, self.layers, strict=True) if size in layer.choices}
         for convolution in self.parts.convolutions if self.native else ():
             if convolution.consumer in spoken_for or not convolution.available:
@@ -236,8 +240,8 @@ class AdaptiveModel(nn.Module):
             if seconds < _WORTHWHILE * in_torch:
                 natively.append(convolution)
                 units = convolution.layer.in_channels
-                planned.append(PlannedLayer(convolution.consumer, units, units, NATIVE_WHOLE, 1e6 * in_torch, 1e6 * seconds))
-        return planned
+                before = planned.get(convolution.consumer, PlannedLayer(convolution.name, units, units, NATIVE_WHOLE, 0.0, 0.0))
+                planned[convolution.consumer] = replace(before, way=NATIVE_WHOLE, full_us=1e6 * in_torch, expected_us=1e6 * seconds)
 
     def _with_choices(self, size: int) -> fx.GraphModule:
         return self.parts.with_layers([layer for layer in self.layers if size in layer.choices], self._natively[size])

@@ -28,9 +28,15 @@ class Norm:
     layer: nn.BatchNorm2d
     node: str
 
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """All that the result depends on."""
+        own: Any = self.layer
+        return (*own._parameters.values(), own._buffers["running_mean"], own._buffers["running_var"])
+
 
 class OwnWeights:
-    """Weights in the order of native code: taken over when they are first used, and again when they lie elsewhere.
+    """Weights in the order of native code: taken over when they are first used, and again when they, the bias or the norm have changed.
 
     Args:
         steps: what is done with images.
@@ -39,25 +45,35 @@ class OwnWeights:
 
     def __init__(self, steps: Steps, norm: Norm | None) -> None:
         self.steps, self.norm = steps, norm
-        self._taken: tuple[Tensor, Packed] | None = None
+        self._taken: tuple[Any, list[Tensor], Packed] | None = None
 
     def release(self) -> None:
         """Drop them until they are used again."""
         self._taken = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without them: a copy's weights lie elsewhere, and a file need not hold them twice."""
+        return self.__dict__ | {"_taken": None}
+
     def of(self, weights: Tensor, bias: Tensor | None, outputs_first: bool = False) -> Packed | None:
         """The weights, of shape (units, ..., height, width, outputs), in their other order; None if they are not for native code."""
-        if self._taken is not None:
-            before, own = self._taken
-            if before.data_ptr() == weights.data_ptr() and before.dtype == weights.dtype:
-                return own
+        read = [each for each in (weights, bias, *(() if self.norm is None else self.norm.tensors)) if each is not None]
+        state = tuple(map(_state, read))
+        if self._taken is not None and self._taken[0] == state:
+            return self._taken[2]
         by_unit = weights.detach().movedim(0, -1) if outputs_first else weights.detach()
         fits = weights.is_cpu and (bias is None or (bias.is_cpu and bias.dtype == weights.dtype and bias.shape == by_unit.shape[-1:]))
-        if not fits:
+        # torch goes by the weights: a layer whose weights were replaced may still say what its kernel was before.
+        if not fits or tuple(by_unit.shape[-3:-1]) != self.steps.kernel_size:
             return None
         own = packed(by_unit, bias, None if self.norm is None else scale_and_shift(self.norm.layer))
-        self._taken = weights.detach(), own  # Their memory is kept, so that nothing else can come to lie there.
+        self._taken = state, [each.detach() for each in read], own  # Their memory is kept, so that nothing else can come to lie there.
         return own
+
+
+def _state(tensor: Tensor) -> tuple[int, torch.dtype, int]:
+    """Differs when a tensor's numbers do: they lie elsewhere, or were changed where they lie."""
+    return tensor.data_ptr(), tensor.dtype, 0 if tensor.is_inference() else tensor._version
 
 
 def _convolved(function: Kernel, x: Tensor, rule: Tensor | None, threshold: float, steps: Steps, own: Packed | None) -> Tensor | None:
@@ -107,6 +123,7 @@ class PlainConvolution(NativeLayer):
     """A convolution of all that it reads.
 
     Args:
+        name: of the convolution.
         layer: the convolution.
         steps: what is done with what it reads.
         read: the node of that.
@@ -114,8 +131,9 @@ class PlainConvolution(NativeLayer):
         norm: of its result, if there is one.
     """
 
-    def __init__(self, layer: nn.Conv2d, steps: Steps, read: str, consumer: str, norm: Norm | None = None) -> None:
+    def __init__(self, name: str, layer: nn.Conv2d, steps: Steps, read: str, consumer: str, norm: Norm | None = None) -> None:
         super().__init__(read, consumer, consumer if norm is None else norm.node, None)
+        self.name = name
         self._computes = [layer]  # In a list: the network that it is a part of moves it, and once is enough.
         self.steps, self.weights = steps, OwnWeights(steps, norm)
 
@@ -140,6 +158,8 @@ class PlainConvolution(NativeLayer):
 
     def _run(self, function: Kernel, x: Tensor, rule: Tensor | None) -> Tensor | None:
         own: Any = self._computes[0]._parameters
+        if torch.is_grad_enabled() and own["weight"].requires_grad:
+            return None  # Native code knows no gradients.
         return _convolved(function, x, None, 0.0, self.steps, self.weights.of(own["weight"], own["bias"], outputs_first=True))
 
 
@@ -164,7 +184,7 @@ def plain_convolutions(network: fx.GraphModule, shapes: dict[fx.Node, torch.Size
             read, rectify, pool = _before(network, node)
             sizes: Any = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
             steps = Steps(False, rectify, pool, *sizes)
-            found.append(PlainConvolution(layer, steps, read.name, node.name, _norm_behind(network, node)))
+            found.append(PlainConvolution(str(node.target), layer, steps, read.name, node.name, _norm_behind(network, node)))
     return found
 
 

@@ -38,7 +38,7 @@ class ExecutionPlan:
 
     Attributes:
         batch: the size of the batches.
-        layers: behind masks.
+        layers: those behind masks, and convolutions that native code computes as a whole.
         unused: masks that no layer gains from, and why.
         compacted_us: microseconds that the compacted network takes for a batch of the example, without what a call need not do again.
         adaptive_us: microseconds that it takes with the layers' own ways; None where no layer gains.
@@ -52,7 +52,7 @@ class ExecutionPlan:
 
     @property
     def adaptive(self) -> bool:
-        """Whether anything is gained by looking at what an input needs."""
+        """Whether anything is gained by computing layers in other ways than the compacted network does."""
         return self.adaptive_us is not None and self.adaptive_us < self.compacted_us
 
     def __str__(self) -> str:
