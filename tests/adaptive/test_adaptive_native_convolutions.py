@@ -255,7 +255,9 @@ def test_a_layer_has_one_line_in_the_plan(monkeypatch):
 def test_what_gains_in_another_way_is_left_to_it(monkeypatch):
     staged, inputs = from_gallery("lenet5")
     gathers = {GATHER: Line(1e-7, 0.0)}
-    monkeypatch.setattr(Calibration, "choice", lambda _self, _segment, _layer, _shape, batch, _native=None: Choice(batch, 1e-5, 0.0, gathers))
+    monkeypatch.setattr(
+        Calibration, "choice", lambda _self, _segment, _layer, _shape, batch, _native=None: Choice(batch, 1e-5, 0.0, gathers)
+    )
     monkeypatch.setattr(Calibration, "convolution", lambda *_: (1e-4, 1e-5))
     adaptive = bp.AdaptiveModel(staged, inputs, cache=None)
     assert [each.consumer for each in adaptive._natively[1]] == ["conv1"]

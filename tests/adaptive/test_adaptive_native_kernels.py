@@ -176,7 +176,9 @@ def test_masks_at_their_threshold_are_those_of_torch(dtype):
     assert found.equal(opened & (x[0] != 0))
     steps = Steps(False, False, 1, (1, 1), (1, 1), (0, 0), (1, 1))
     few = slice(0, 256)
-    images = natively(x[:, few, None, None].contiguous(), rule[:, few].contiguous(), threshold, steps, torch.eye(256, dtype=dtype)[:, None, None], None)
+    images = natively(
+        x[:, few, None, None].contiguous(), rule[:, few].contiguous(), threshold, steps, torch.eye(256, dtype=dtype)[:, None, None], None
+    )
     assert (images.flatten() != 0).equal(found[few])
 
 

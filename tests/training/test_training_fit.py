@@ -360,3 +360,23 @@ def test_layers_can_be_computed_in_bfloat16(monkeypatch):
     assert [stage["error"] < 20 for stage in result.stages] == [True] * 3
     with pytest.raises(InputError, match="precision is float32 or bfloat16, not 'half'"):
         bp.fit(model, stripes(20, 0), precision="half", progress=False)
+
+
+def test_results_in_containers_can_be_computed_in_bfloat16(small):
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = perceptron()
+
+        def forward(self, x):
+            scores = self.net(x)
+            return {"scores": scores, "best": scores.argmax(1)}
+
+    types = set()
+
+    def loss(outputs, targets):
+        types.update({outputs["scores"].dtype, outputs["best"].dtype})
+        return F.cross_entropy(outputs["scores"], targets)
+
+    bp.fit(Both(), small, loss=loss, recipe=QUICK, epochs=1, precision="bfloat16", progress=False)
+    assert types == {torch.float32, torch.int64}

@@ -1,6 +1,7 @@
 """Where in a model's code a gate can be hooked onto an activation of its graph."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -50,8 +51,9 @@ class Sites:
 
     def _find_in_other_code(self, model: nn.Module, own: dict[str, fx.Node], example_inputs: ExampleInputs) -> None:
         """Modules of the user's do something besides the layer that stands for them: their inputs and outputs may be others than its."""
-        values = record(self.module, *arguments(example_inputs))
-        seen = _inputs_and_outputs(model, own, example_inputs)
+        with _without_zeros(model):
+            values = record(self.module, *arguments(example_inputs))
+            seen = _inputs_and_outputs(model, own, example_inputs)
         for path, layer in own.items():
             given, returned = seen.get(path, (None, None))
             read = layer.args[0] if layer.args else None
@@ -120,19 +122,42 @@ def is_depthwise(layer: nn.Module) -> bool:
     return groups > 1 and groups == getattr(layer, "in_channels", None) == getattr(layer, "out_channels", None)
 
 
+@contextmanager
+def _without_zeros(model: nn.Module) -> Iterator[None]:
+    """Parameters that are all zero, as those that adapters start with, are other numbers meanwhile: what they add shows."""
+    zeros = [each for each in model.parameters() if each.is_floating_point() and not bool(each.any())]
+    numbers = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for each in zeros:
+            each.copy_(torch.randn(each.shape, generator=numbers))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for each in zeros:
+                each.zero_()
+
+
 def _inputs_and_outputs(model: nn.Module, paths: Iterable[str], example_inputs: ExampleInputs) -> dict[str, tuple[Any, Any]]:
     """What some modules of a model are given as their first argument, and what they return, for the example."""
-    seen: dict[str, tuple[Any, Any]] = {}
-    hooks = [
-        model.get_submodule(path).register_forward_hook(
-            lambda _module, inputs, output, path=path: seen.__setitem__(path, (inputs[0] if inputs else None, output))
-        )
-        for path in paths
-    ]
-    run_example(model, example_inputs)
-    for hook in hooks:
-        hook.remove()
-    return seen
+    given: dict[str, Any] = {}
+    returned: dict[str, Any] = {}
+    hooks = []
+    for path in paths:
+        module = model.get_submodule(path)
+        hooks.append(module.register_forward_pre_hook(lambda _, inputs, path=path: given.update({path: _as_it_is(*inputs[:1])})))
+        hooks.append(module.register_forward_hook(lambda _, _inputs, output, path=path: returned.update({path: _as_it_is(output)})))
+    try:
+        run_example(model, example_inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {path: (given[path], returned[path]) for path in returned}
+
+
+def _as_it_is(value: Any = None) -> Any:
+    """A value that stays what it is now: whoever reads a tensor next may write into it."""
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def _is_same(found: Any, expected: Any) -> bool:

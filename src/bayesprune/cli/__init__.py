@@ -1,5 +1,6 @@
 """The command line: parses, calls, prints. One file a command, or two that belong together."""
 
+import errno
 import io
 import os
 import sys
@@ -25,6 +26,9 @@ app.command(epilog=REPORT_EXAMPLES)(report)
 app.command(epilog=DATA_EXAMPLES)(data)
 
 
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
 def main() -> None:
     """Run the command line: our own errors become one line and exit code 2."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -35,7 +39,7 @@ def main() -> None:
         say_error(error)
         sys.exit(2)
     except OSError as error:
-        if error.filename is not None:
+        if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
             raise
         say_error(StorageError(f"the output cannot be written: {error.strerror}; send it elsewhere"))
         _discard_output()

@@ -13,12 +13,13 @@ from bayesprune.compact.dependent import write_out
 from bayesprune.compact.units import factors_of
 from bayesprune.cost import Cost, cost
 from bayesprune.errors import BayespruneWarning, InputError
-from bayesprune.example_inputs import ExampleInputs, tensors_in
+from bayesprune.example_inputs import ExampleInputs, batch_size, tensors_in, with_batch_size
 from bayesprune.gates import Gate, gates, require_gates, unwrapped
 from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
 from bayesprune.gates.hooks import bypassed
 from bayesprune.graph import trace
 from bayesprune.graph.binding import spelled
+from bayesprune.graph.calls import run_example
 from bayesprune.graph.recording import annotate
 from bayesprune.graph.surroundings import undisturbed
 from bayesprune.removal import Analysis, shrink
@@ -98,6 +99,7 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
     if module.meta.get("only_size"):
         note = "it is for inputs of the example's size (the batch apart): the model's code could be followed for no other"
         warnings.warn(note, BayespruneWarning, stacklevel=3)
+    others = [*others, *_another_batch(gated, inputs)]
     difference = compare(gated, small, inputs, others)
     tolerance = TOLERANCE[_dtype(gated, inputs)]
     if not difference[1] <= tolerance:
@@ -127,6 +129,16 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
         note=note,
     )
     return Compaction(small, certificate)
+
+
+def _another_batch(gated: nn.Module, inputs: ExampleInputs) -> list[ExampleInputs]:
+    """A batch of another size than the example's, if the model takes it."""
+    larger = with_batch_size(inputs, batch_size(inputs) + 1)
+    try:
+        run_example(gated, larger)
+    except InputError:
+        return []
+    return [larger]
 
 
 def _refuse_what_is_no_number(gated: nn.Module, inputs: ExampleInputs) -> None:

@@ -127,7 +127,9 @@ def check_config(config: RunConfig) -> Recipe:
         recipe = replace(recipe, shrink=config.shrink)
     _check_names(config)
     if config.precision == "bfloat16" and not gains_from_bfloat16(config.device):
-        raise InputError("bfloat16 is for GPUs, and for processors of which torch says that they have instructions for it: leave --precision out here")
+        raise InputError(
+            "bfloat16 is for GPUs, and for processors of which torch says that they have instructions for it: leave --precision out here"
+        )
     plan_of(config, recipe, n_data=1)
     return recipe
 

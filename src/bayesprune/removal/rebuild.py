@@ -198,6 +198,9 @@ class Rebuild:
         return self.graph.get_attr(path)
 
     def like(self, node: fx.Node, value: Tensor) -> Tensor:
+        """Constants of the type and on the device of a node's result; they must not tell apart the inputs of a batch, of any size."""
+        if any(value.shape[dim] > 1 for dim in node.meta["varies"]):
+            raise CannotRemoveError(node, "it is constant, but its value changes along a dimension whose size changes with the input")
         return value.to(self.device(), node.meta["dtype"])
 
     def call(self, path: str, layer: nn.Module, *arguments: Any) -> fx.Node:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from bayesprune.errors import InputError
 from bayesprune.gates import gates
@@ -151,13 +152,18 @@ def objective(
     """
     with torch.autocast(device, precision, enabled=precision != torch.float32):
         outputs = model(inputs)
-    outputs = outputs if precision == torch.float32 else outputs.float()
+    outputs = outputs if precision == torch.float32 else tree_map_only(Tensor, _in_full, outputs)
     value = mean_loss(loss, outputs, targets)
     if consistency.numel():
         check_classes(targets, outputs)
         value = value + consistency * disagreement(outputs)
     found = divergences(list(gates(model).values()))
     return value + sum(weight * divergence for weight, divergence in zip(weights.unbind(), found, strict=True)) if found else value
+
+
+def _in_full(output: Tensor) -> Tensor:
+    """A loss is computed in float32."""
+    return output.float() if output.is_floating_point() else output
 
 
 def check_classes(targets: Any, outputs: Any = None) -> None:

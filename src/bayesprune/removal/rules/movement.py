@@ -195,11 +195,14 @@ class Concatenation(Rule):
     def rebuild(self, build: "Rebuild", node: fx.Node) -> None:
         dim, start = self.dim(node), 0
         parts, labels = [], []
+        needed = along(build.analysis.needed[node], dim, shape_of(node)[dim])
         for part in self.parts(node):
-            if part in build.new or part in build.analysis.needed:
+            size = shape_of(part)[dim]
+            # Of a part that is constant nothing is needed, but its place may be.
+            if part in build.new or part in build.analysis.needed or bool(needed[start : start + size].any()):
                 labels.append(build.labels(part, dim) + start)
                 parts.append((part, {dim: labels[-1] - start}))
-            start += shape_of(part)[dim]
+            start += size
         beyond = self._other_dimensions(build, node, [part for part, _ in parts if not build.is_constant(part)])
         parts = [(part, layout | beyond) for part, layout in parts]
         computed = {part: build.supply(part, layout) for part, layout in parts if not build.is_constant(part)}
