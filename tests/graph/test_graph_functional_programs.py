@@ -1,10 +1,13 @@
 """Code that assigns into tensors, or calls programs of its own, is followed like any other."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
 
 import bayesprune as bp
+from bayesprune.errors import InputError
 from bayesprune.graph import trace
 
 
@@ -95,3 +98,23 @@ def test_what_torch_export_shows_in_other_words(make, tmp_path):
 def test_dropout_is_still_there_in_training(make):
     graph = trace(Biased(make), torch.randn(3, 5, 6))
     assert [module.p for module in graph.modules() if isinstance(module, nn.Dropout)] == [0.5]
+
+
+def noisy(kind):
+    def make(_, x):
+        bias = torch.empty(x.shape[1], dtype=x.dtype)
+        return 1e-12 * getattr(bias, kind)()  # Too little for a difference between two calls to show.
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["uniform_", "normal_", "exponential_"])
+def test_numbers_that_are_drawn_into_a_tensor(kind):
+    with pytest.raises(InputError, match=f"draws random numbers with {kind.removesuffix('_')}"):
+        trace(Biased(noisy(kind)).eval(), torch.randn(2, 5, 6))
+
+
+def test_nobody_is_told_of_what_torch_gives_up():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trace(Biased(assigned).eval(), torch.randn(2, 5, 6))

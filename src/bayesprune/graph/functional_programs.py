@@ -1,5 +1,6 @@
 """Exported programs in which tensors are not changed in place and no other program is called."""
 
+import warnings
 from typing import Any
 
 import torch
@@ -32,7 +33,9 @@ def functional(program: ExportedProgram) -> ExportedProgram:
     for module in program.graph_module.modules():
         if isinstance(module, fx.GraphModule):
             _replace(module.graph, torch.ops.aten.dropout.default, torch.ops.bayesprune.dropout.default)
-    return program.run_decompositions({})  # type: ignore[no-any-return]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # Torch uses what it is about to give up.
+        return program.run_decompositions({})  # type: ignore[no-any-return]
 
 
 def restore_dropouts(graph: fx.Graph) -> None:

@@ -17,7 +17,15 @@ from bayesprune.graph.recording import record
 from bayesprune.graph.vocabulary import CREATING, FUNCTIONS, INT_ARITHMETIC, MOVEMENT, Function
 
 _SAME_TENSOR = frozenset({"contiguous", "clone", "alias", "lift_fresh_copy", "requires_grad_"})
-_RANDOM = frozenset({"rand", "randn", "rand_like", "randn_like", "bernoulli", "bernoulli_", "normal_", "uniform_", "multinomial"})
+_RANDOM = frozenset(
+    f"{name}{end}"
+    for name in (
+        *("rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "bernoulli", "multinomial", "poisson"),
+        *("normal", "normal_functional", "uniform", "exponential", "cauchy", "geometric", "log_normal"),
+    )
+    for end in ("", "_")
+)
+"""Functions that draw numbers, and those that write such numbers into a tensor."""
 
 
 class UntraceableError(Exception):
