@@ -310,8 +310,8 @@ def test_threads_change_nothing(threads):
     now = torch.get_num_threads()
     sizes = [(64, 70, 24), (96, 200, 5)]  # Many places, and many outputs, to share out.
     try:
-        for units, outputs_, side in sizes:
-            x = torch.randn(2, units, side, side)
+        for (units, outputs_, side), batch in itertools.product(sizes, (2, 15)):
+            x = torch.randn(batch, units, side, side)
             (convolution,) = found_in(nn.Sequential(nn.Conv2d(units, outputs_, 3, padding=1)), x)
             torch.set_num_threads(1)
             expected = outputs(convolution, (x,))

@@ -74,6 +74,13 @@ static inline void prepare(const Geometry *g, const REAL *restrict channel, REAL
     zeros(padded, border);
 }
 
+/* How many of the threads are worth waking up for one image. */
+static ptrdiff_t helpful(ptrdiff_t threads, const Geometry *g, ptrdiff_t needed)
+{
+    const double products = (double)needed * g->taps * g->places.count * g->outputs;
+    return products < PRODUCTS * (threads - 1) ? 1 + (ptrdiff_t)(products / PRODUCTS) : threads;
+}
+
 static void prepare_all(const Geometry *g, const REAL *channel, REAL mask, REAL *padded)
 {
     if (g->pool == 1) /* Known numbers make for faster loops. */
@@ -84,6 +91,25 @@ static void prepare_all(const Geometry *g, const REAL *channel, REAL mask, REAL 
         prepare(g, channel, mask, padded, g->pool);
 }
 
+/* One image; see below. */
+static void convolve_image(const REAL *image, const Geometry *g, const REAL *rule, REAL threshold, const REAL *weights, const REAL *ends,
+                           const ptrdiff_t *taps_at, ptrdiff_t threads, ptrdiff_t *numbers, REAL *padded, REAL *results)
+{
+    const REAL floor = g->rectified ? 0 : -(REAL)__builtin_inf();
+    const ptrdiff_t positions = g->height * g->width;
+    ptrdiff_t needed = 0;
+    for (ptrdiff_t unit = 0; unit < g->units; unit++) {
+        const REAL *channel = image + unit * positions;
+        const REAL mask = rule ? mask_of(mean_of(channel, positions, floor), rule, unit, g->units) : 1;
+        if (rule && mask <= threshold)
+            continue;
+        prepare_all(g, channel, mask, padded + needed * g->size);
+        numbers[needed++] = unit;
+    }
+    const Channels channels = {padded, g->size, numbers, needed, g->units, taps_at, g->taps};
+    convolve(&channels, &g->places, weights, ends, g->outputs, helpful(threads, g, needed), results);
+}
+
 /* images:     (batch, units, height, width), before their ReLU if it is rectified
  * rule:       scale, shift and greatest value of each unit's mask, (3, units), or NULL where there are no masks; what does not exceed the
  *             threshold is zero
@@ -91,27 +117,21 @@ static void prepare_all(const Geometry *g, const REAL *channel, REAL mask, REAL 
  * ends:       what a sum begins with, and scale and shift of the normalisation of its result, (3, blocks, BLOCK)
  * taps_at:    (taps), where an element lies that a place reads, counted from the place's first
  * threads:    to compute with, at most
- * numbers:    (units), to work with
- * padded:     (units, size), to work with
+ * parts:      of the batch, each computed by one thread; if it is one part, all threads compute each of its images
+ * numbers:    (parts, units), to work with
+ * padded:     (parts, units, size), to work with
  * results:    (batch, outputs, places) */
 void gated_convolution(const REAL *images, ptrdiff_t batch, const Geometry *g, const REAL *rule, double threshold, const REAL *weights,
-                       const REAL *ends, const ptrdiff_t *taps_at, ptrdiff_t threads, ptrdiff_t *numbers, REAL *padded, REAL *results)
+                       const REAL *ends, const ptrdiff_t *taps_at, ptrdiff_t threads, ptrdiff_t parts, ptrdiff_t *numbers, REAL *padded,
+                       REAL *results)
 {
-    const REAL least = (REAL)threshold, floor = g->rectified ? 0 : -(REAL)__builtin_inf();
-    const ptrdiff_t positions = g->height * g->width;
-    for (ptrdiff_t input = 0; input < batch; input++, images += g->units * positions, results += g->outputs * g->places.count) {
-        ptrdiff_t needed = 0;
-        for (ptrdiff_t unit = 0; unit < g->units; unit++) {
-            const REAL *channel = images + unit * positions;
-            const REAL mask = rule ? mask_of(mean_of(channel, positions, floor), rule, unit, g->units) : 1;
-            if (rule && mask <= least)
-                continue;
-            prepare_all(g, channel, mask, padded + needed * g->size);
-            numbers[needed++] = unit;
-        }
-        const Channels channels = {padded, g->size, numbers, needed, g->units, taps_at, g->taps};
-        const double products = (double)needed * g->taps * g->places.count * g->outputs;
-        const ptrdiff_t helpful = 1 + (ptrdiff_t)(products / PRODUCTS);
-        convolve(&channels, &g->places, weights, ends, g->outputs, helpful < threads ? helpful : threads, results);
-    }
+    const ptrdiff_t length = (batch + parts - 1) / parts;
+#ifdef _OPENMP
+#pragma omp parallel for num_threads((int)parts) schedule(static) if (parts > 1)
+#endif
+    for (ptrdiff_t part = 0; part < parts; part++)
+        for (ptrdiff_t input = part * length; input < (part + 1) * length && input < batch; input++)
+            convolve_image(images + input * g->units * g->height * g->width, g, rule, (REAL)threshold, weights, ends, taps_at,
+                           parts > 1 ? 1 : threads, numbers + part * g->units, padded + part * g->units * g->size,
+                           results + input * g->outputs * g->places.count);
 }

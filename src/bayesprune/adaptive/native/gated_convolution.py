@@ -15,8 +15,10 @@ from bayesprune.adaptive.native.compiling import Kernel, compiled
 from bayesprune.adaptive.native.gated_linear import mask_in_torch
 
 _NAME = "gated_convolution"
-_ARGUMENTS = [c_void_p, c_ssize_t, c_void_p, c_void_p, c_double, *[c_void_p] * 3, c_ssize_t, *[c_void_p] * 3]
+_ARGUMENTS = [c_void_p, c_ssize_t, c_void_p, c_void_p, c_double, *[c_void_p] * 3, *[c_ssize_t] * 2, *[c_void_p] * 3]
 _TOLERANCE = 1e-4
+_PRODUCTS = 2e6
+"""For which it is worth to wake up a further thread."""
 _BLOCK_BYTES = 64
 """Of the weights that lie together, for neighbouring outputs."""
 Numbers: TypeAlias = "Array[c_ssize_t]"
@@ -68,12 +70,14 @@ class Geometry:
         taps_at: where the elements lie that a place of the result reads, counted from its first.
         size: of a channel with its border.
         result: height and width of the result.
+        products: that an image takes, if all units are needed.
     """
 
     numbers: Numbers
     taps_at: Numbers
     size: int
     result: tuple[int, int]
+    products: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,9 +132,10 @@ def gated_convolution(function: Kernel, x: Tensor, rule: Tensor | None, threshol
         geometry: what ``geometry_of`` gave for images of this size.
         own: what ``packed`` gave.
     """
-    batch, units = x.shape[:2]
-    numbers = torch.empty(units, dtype=torch.int64, device=x.device)  # Whatever torch's default device is.
-    work = x.new_empty(units * geometry.size)
+    (batch, units), threads = x.shape[:2], torch.get_num_threads()
+    parts = threads if batch >= 2 * threads and batch * geometry.products > _PRODUCTS * threads else 1
+    numbers = torch.empty(parts * units, dtype=torch.int64, device=x.device)  # Whatever torch's default device is.
+    work = x.new_empty(parts * units * geometry.size)
     result = x.new_empty((batch, own.outputs, *geometry.result))
     function(
         x.data_ptr(),
@@ -141,7 +146,8 @@ def gated_convolution(function: Kernel, x: Tensor, rule: Tensor | None, threshol
         own.weights.data_ptr(),
         own.ends.data_ptr(),
         addressof(geometry.taps_at),
-        torch.get_num_threads(),
+        threads,
+        parts,
         numbers.data_ptr(),
         work.data_ptr(),
         result.data_ptr(),
@@ -162,7 +168,7 @@ def geometry_of(steps: Steps, units: int, height: int, width: int, outputs: int)
     windows = (steps.rectified, steps.rectify, steps.pool, *steps.padding)
     places = (result[0] * result[1], result[1], steps.stride[1], steps.stride[0] * across)
     numbers = (units, height, width, *windows, size, outputs, len(taps_at), *places)
-    return Geometry(_numbers(numbers), _numbers(taps_at), size, result)
+    return Geometry(_numbers(numbers), _numbers(taps_at), size, result, units * len(taps_at) * places[0] * outputs)
 
 
 def _numbers(values: Sequence[int]) -> Numbers:
