@@ -122,7 +122,7 @@ def test_the_certificate(pruned):
     gated, inputs = pruned
     result = bp.compact(gated, inputs)
     certificate = result.certificate
-    assert certificate.inputs == 5  # The example, two random batches, and two of other sizes.
+    assert certificate.inputs == 6  # The example, two random batches, two of other sizes, and a larger batch.
     assert certificate.dtype == "float32"
     assert certificate.tracer == "torch.fx"
     assert (result.max_abs_error, result.max_rel_error) == (certificate.max_abs_error, certificate.max_rel_error)

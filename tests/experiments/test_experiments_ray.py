@@ -137,7 +137,7 @@ def test_error_of_no_type_of_ours(cluster, planned, tmp_path, monkeypatch):
 
 def test_worker_killed(cluster, few_digits, tmp_path):
     """The process of a shard is killed in its second stage; another one goes on after the first."""
-    planned = expand({"methods": ["bb"], "seeds": [0, 1], "epochs": 25, "data_dir": few_digits})
+    planned = expand({"methods": ["bb"], "seeds": [0, 1], "epochs": 60, "data_dir": few_digits})
 
     class Killing(Watching):
         killed = None
