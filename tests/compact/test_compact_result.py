@@ -134,7 +134,7 @@ def test_the_certificate(pruned):
     assert read["max_rel_error"] == certificate.max_rel_error
     lines = str(certificate).splitlines()
     assert any(line.startswith("conv1.output_gate") for line in lines)
-    assert any("relative" in line and "5 batches in float32" in line for line in lines)
+    assert any("relative" in line and "6 batches in float32" in line for line in lines)
 
 
 def test_an_example_by_keywords(set_gates, difference):

@@ -143,9 +143,14 @@ static void convolve(const Channels *channels, const Places *all, const REAL *we
                      REAL *results)
 {
     const ptrdiff_t steps = ((outputs + BLOCK - 1) / BLOCK + TOGETHER - 1) / TOGETHER;
+    if (threads == 1) { /* Perhaps one of several that compute an image each. */
+        for (ptrdiff_t step = 0; step < steps; step++)
+            convolve_part(channels, all, weights, ends, outputs, step * TOGETHER, 0, all->count, results);
+        return;
+    }
     const ptrdiff_t pieces = all->count >= 2 * MANY * threads ? threads : 1, length = (all->count + pieces - 1) / pieces;
 #ifdef _OPENMP
-#pragma omp parallel for num_threads((int)threads) schedule(static) if (threads > 1)
+#pragma omp parallel for num_threads((int)threads) schedule(static)
 #endif
     for (ptrdiff_t part = 0; part < steps * pieces; part++) {
         const ptrdiff_t from = part % pieces * length, to = from + length < all->count ? from + length : all->count;
