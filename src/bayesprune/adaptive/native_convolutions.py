@@ -55,6 +55,10 @@ class OwnWeights:
         """Without them: a copy's weights lie elsewhere, and a file need not hold them twice."""
         return self.__dict__ | {"_taken": None}
 
+    def normalised(self, result: Tensor) -> Tensor:
+        """The result of the convolution behind its norm, by torch."""
+        return result if self.norm is None else self.norm.layer(result)
+
     def of(self, weights: Tensor, bias: Tensor | None, outputs_first: bool = False) -> Packed | None:
         """The weights, of shape (units, ..., height, width, outputs), in their other order; None if they are not for native code."""
         read = [each for each in (weights, bias, *(() if self.norm is None else self.norm.tensors)) if each is not None]
@@ -108,8 +112,7 @@ class GatedConvolution(GatedLayer):
         return mask_in_torch(read.mean(dim=(2, 3)), rule, self.threshold)
 
     def behind(self, result: Tensor) -> Tensor:
-        norm = self.weights.norm
-        return result if norm is None else norm.layer(result)
+        return self.weights.normalised(result)
 
     def _kernel(self, dtype: torch.dtype) -> Kernel | None:
         return kernel(dtype)
@@ -147,8 +150,7 @@ class PlainConvolution(NativeLayer):
     def in_torch(self, x: Tensor, rule: Tensor | None = None) -> Tensor:
         y = torch.relu(x) if self.steps.rectify else x
         y = torch.max_pool2d(y, self.steps.pool) if self.steps.pool > 1 else y
-        result, norm = self.layer(y), self.weights.norm
-        return result if norm is None else norm.layer(result)  # type: ignore[no-any-return]
+        return self.weights.normalised(self.layer(y))
 
     def _weights(self) -> Tensor:
         return self.layer.weight

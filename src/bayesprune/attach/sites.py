@@ -54,12 +54,12 @@ class Sites:
         with _without_zeros(model):
             values = record(self.module, *arguments(example_inputs))
             seen = _inputs_and_outputs(model, own, example_inputs)
+        nodes = list(self.module.graph.nodes)
         for path, layer in own.items():
             given, returned = seen.get(path, (None, None))
             read = layer.args[0] if layer.args else None
             if not (isinstance(read, fx.Node) and _has_same_rows(given, values[read])):
                 self._given.discard(path)
-            nodes = list(self.module.graph.nodes)
             later = nodes[nodes.index(layer) :]
             found = next((node for node in later if node.op != "output" and _is_same(returned, values[node])), None)
             if found is None:

@@ -17,19 +17,11 @@ from torch.utils import _pytree as pytree
 from bayesprune.example_inputs import tensors_in
 from bayesprune.gates import gates
 from bayesprune.gates.hooks import acting_as
-from bayesprune.graph.functional_programs import functional, restore_dropouts
+from bayesprune.graph.functional_programs import functional, opaque_operator, restore_dropouts
 from bayesprune.graph.transformers import attention_written_out
 
-
-@torch.library.custom_op("bayesprune::gate", mutates_args=())
-def _opaque_gate(x: Tensor, index: int) -> Tensor:  # noqa: ARG001
-    """Stands for the gate with this index while a model is exported."""
-    return x.clone()
-
-
-@_opaque_gate.register_fake
-def _(x: Tensor, index: int) -> Tensor:  # noqa: ARG001
-    return torch.empty_like(x)
+_opaque_gate = opaque_operator("gate", "int index")
+"""Stands for the gate with this index while a model is exported."""
 
 
 @contextmanager

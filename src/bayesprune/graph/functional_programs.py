@@ -1,6 +1,7 @@
 """Exported programs in which tensors are not changed in place and no other program is called."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,15 +13,20 @@ _ARITHMETIC_WITH_SIZES = frozenset({"_operator", "builtins", "math", "torch"})
 """Where functions of numbers come from; tensors go through operators of ATen."""
 
 
-@torch.library.custom_op("bayesprune::dropout", mutates_args=())
-def _opaque_dropout(x: Tensor, p: float) -> Tensor:  # noqa: ARG001
-    """Stands for a dropout, which is nothing in evaluation mode and would be left out."""
-    return x.clone()
+def opaque_operator(name: str, number: str) -> Callable[..., Tensor]:
+    """A function that exporters do not look into: it gives back a tensor, and remembers a number.
+
+    Args:
+        name: of the operator, in ``torch.ops.bayesprune``.
+        number: type and name of the number, as in a schema.
+    """
+    schema = f"(Tensor x, {number}) -> Tensor"
+    operator = torch.library.custom_op(f"bayesprune::{name}", lambda x, _: x.clone(), mutates_args=(), schema=schema)
+    operator.register_fake(lambda x, _: torch.empty_like(x))
+    return operator
 
 
-@_opaque_dropout.register_fake
-def _(x: Tensor, p: float) -> Tensor:  # noqa: ARG001
-    return torch.empty_like(x)
+opaque_operator("dropout", "float p")  # Which is nothing in evaluation mode, and would be left out.
 
 
 def functional(program: ExportedProgram) -> ExportedProgram:

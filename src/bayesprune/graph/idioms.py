@@ -7,10 +7,8 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from bayesprune.graph.binding import bind
 from bayesprune.graph.vocabulary import FUNCTIONS, Function
-
-_OTHER_NAMES = {"axis": "dim", "keepdims": "keepdim", "self": "input"}
-"""Names that torch also takes for a parameter."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +62,9 @@ class Idioms:
         if name == "glu" and set(kwargs) <= {"dim"}:
             return self.glu(arguments[0], arguments[1] if len(arguments) > 1 else -1)
         if name in ("max", "min") and isinstance(value, tuple):
-            given = dict(zip(("input", "dim", "keepdim"), args, strict=False)) | {
-                _OTHER_NAMES.get(key, key): each for key, each in kwargs.items()
-            }
-            if given.keys() <= {"input", "dim", "keepdim"}:
-                return self.extreme(name, given["input"], given["dim"], bool(given.get("keepdim", False)))
+            bound = bind(FUNCTIONS[f"a{name}"], None, tuple(args), kwargs)
+            if bound is not None:
+                return self.extreme(name, bound)
         if name == "stack" and isinstance(arguments[0], (tuple, list)) and isinstance(value, Tensor) and "out" not in kwargs:
             return self.stack(arguments[0], (arguments[1] if len(arguments) > 1 else 0) % value.ndim)
         if name == "t" and isinstance(value, Tensor):
@@ -103,9 +99,8 @@ class Idioms:
         value, gate = (self.graph.call_function(operator.getitem, (halves, index)) for index in (0, 1))
         return self.say(FUNCTIONS["mul"], {"input": value, "other": self.say(FUNCTIONS["sigmoid"], {"input": gate})})
 
-    def extreme(self, name: str, tensor: fx.Node, dim: int, keepdim: bool) -> tuple[fx.Node, fx.Node]:
+    def extreme(self, name: str, bound: dict[str, Any]) -> tuple[fx.Node, fx.Node]:
         """``max`` or ``min`` along a dimension: the elements and their places."""
-        bound = {"input": tensor, "dim": dim, "keepdim": keepdim}
         return self.say(FUNCTIONS[f"a{name}"], bound), self.say(FUNCTIONS[f"arg{name}"], bound)
 
     def stack(self, tensors: Sequence[fx.Node], dim: int) -> fx.Node:

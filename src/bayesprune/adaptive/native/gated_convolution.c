@@ -125,10 +125,10 @@ void gated_convolution(const REAL *images, ptrdiff_t batch, const Geometry *g, c
                        const REAL *ends, const ptrdiff_t *taps_at, ptrdiff_t threads, ptrdiff_t parts, ptrdiff_t *numbers, REAL *padded,
                        REAL *results)
 {
-    const ptrdiff_t length = (batch + parts - 1) / parts, size = g->units * g->height * g->width;
+    const ptrdiff_t length = (batch + parts - 1) / parts, elements = g->units * g->height * g->width;
     if (parts == 1) { /* Not as one part of several: threads of a team inside another would be started anew for every image. */
         for (ptrdiff_t input = 0; input < batch; input++)
-            convolve_image(images + input * size, g, rule, (REAL)threshold, weights, ends, taps_at, threads, numbers, padded,
+            convolve_image(images + input * elements, g, rule, (REAL)threshold, weights, ends, taps_at, threads, numbers, padded,
                            results + input * g->outputs * g->places.count);
         return;
     }
@@ -137,6 +137,6 @@ void gated_convolution(const REAL *images, ptrdiff_t batch, const Geometry *g, c
 #endif
     for (ptrdiff_t part = 0; part < parts; part++)
         for (ptrdiff_t input = part * length; input < (part + 1) * length && input < batch; input++)
-            convolve_image(images + input * size, g, rule, (REAL)threshold, weights, ends, taps_at, 1, numbers + part * g->units,
+            convolve_image(images + input * elements, g, rule, (REAL)threshold, weights, ends, taps_at, 1, numbers + part * g->units,
                            padded + part * g->units * g->size, results + input * g->outputs * g->places.count);
 }

@@ -18,7 +18,7 @@ _NAME = "gated_convolution"
 _ARGUMENTS = [c_void_p, c_ssize_t, c_void_p, c_void_p, c_double, *[c_void_p] * 3, *[c_ssize_t] * 2, *[c_void_p] * 3]
 _TOLERANCE = 1e-4
 _PRODUCTS = 2e6
-"""For which it is worth to wake up a further thread."""
+"""For which it is worth to wake up a further thread, for a part of a batch; gated_convolution.c has the same for parts of an image."""
 _BLOCK_BYTES = 64
 """Of the weights that lie together, for neighbouring outputs."""
 Numbers: TypeAlias = "Array[c_ssize_t]"
