@@ -254,6 +254,19 @@ def test_another_size_of_fleets_on_the_way(digits_folder, tmp_path, through, eve
     assert not places(tmp_path).work.exists()
 
 
+def test_complete_reproduction_leaves_the_checkpoints_of_a_variant(digits_folder, tmp_path, every_epoch):
+    asked = small(methods=("dense", "dbb"))
+    asked = replace(asked, tradeoffs={method: asked.tradeoffs[method] for method in ("dense", "bb", "dbb")})
+    variant = replace(asked, recipe=replace(asked.recipe, shrink=True))
+    of_variant = replace(places(tmp_path), rows=tmp_path / "variant.jsonl")
+    with pytest.raises(KeyboardInterrupt):
+        run_reproduction(variant, of_variant, Stopping("stage_started", 3), device="cpu", data_dir=str(digits_folder))
+    reproduce(asked, tmp_path, digits_folder)
+    watcher = Started()
+    run_reproduction(variant, of_variant, watcher, device="cpu", data_dir=str(digits_folder))
+    assert [stage for stage, _ in watcher.stages] == ["dependent"]
+
+
 @pytest.mark.parametrize(("seeds", "message"), [((0, 1), "for 2 models side by side: give a smaller"), ((0,), "for one model")])
 def test_no_memory(digits_folder, tmp_path, monkeypatch, seeds, message):
     def too_small(*arguments):

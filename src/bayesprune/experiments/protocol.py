@@ -341,6 +341,11 @@ def variant_name(after_activation: bool, shrink: bool) -> str:
     return "-".join(["after-activation"] * after_activation + ["shrinking"] * shrink)
 
 
+def is_of_variant(name: str) -> bool:
+    """Whether a file or folder is called after a variant."""
+    return name.endswith(tuple(f"-{variant_name(*ways)}" for ways in ((True, False), (False, True))))
+
+
 def own_name(recipe: str, network: str) -> str:
     """What files with rows of a recipe of our own on a network are called."""
     return f"{OWN_PREFIX}{recipe}-{network}"

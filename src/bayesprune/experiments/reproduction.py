@@ -10,13 +10,12 @@ from typing import Any
 from bayesprune.errors import InputError, ResultsError, RunFolderError
 from bayesprune.experiments.fleets import Fleets
 from bayesprune.experiments.main_job import RunConfig, build_seeded, data_of
-from bayesprune.experiments.protocol import Entry, Protocol
+from bayesprune.experiments.protocol import Entry, Protocol, is_of_variant
 from bayesprune.experiments.rehearsal import Rehearsals
 from bayesprune.experiments.rows import STAGE_RECIPE, read_result_rows
 from bayesprune.storage import exists, is_folder, make_folder, write_rows
 from bayesprune.training.devices import usable_device
 from bayesprune.training.lock import sole_use
-from bayesprune.training.plan import DENSE
 from bayesprune.training.store import check_folder, claim_folder
 from bayesprune.training.watching import Watcher
 
@@ -153,14 +152,14 @@ def _check_places(places: Places) -> None:
 
 
 def _tidy(protocol: Protocol, work: Path) -> None:
-    """Remove the checkpoints of a reproduction that is complete, unless someone else has some in the folder, or is at work there.
+    """Remove the checkpoints of a reproduction that is complete, unless a variant has some in the folder, or someone is at work there.
 
     Those of large networks stay: other seeds, and variants, start from the pretrained ones.
     """
     if not protocol.table.together or protocol.variant or not is_folder(work):
         return
     with suppress(RunFolderError), sole_use(work):
-        if all(path.name.startswith(f"{DENSE}-of-") for path in work.iterdir() if path.is_dir()):
+        if not any(is_of_variant(path.name) for path in work.iterdir()):
             shutil.rmtree(work, ignore_errors=True)
 
 
