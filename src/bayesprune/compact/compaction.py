@@ -160,6 +160,7 @@ def take_gates_out(module: fx.GraphModule, found: dict[str, Gate]) -> tuple[list
     """Replace every gate of the graph: by factors in the weights, or by the operations that it consists of."""
     names = {id(gate): name for name, gate in found.items()}
     pruned, masks_left = [], []
+    factors: Factors | None = None
     for node in list(module.graph.nodes):
         gate = module.get_submodule(str(node.target)) if node.op == "call_module" else None
         if not isinstance(gate, Gate):
@@ -171,7 +172,10 @@ def take_gates_out(module: fx.GraphModule, found: dict[str, Gate]) -> tuple[list
             pruned.append(_Pruned(name, gate, read, spread(gate, (~gate.keep()).cpu().double(), rank) > 0))
             if isinstance(gate, DependentBetaBernoulli):
                 write_out(module, node, gate)
-            elif not Factors(module).move(node, factors_of(gate, rank)):
+                factors = None  # It knows the layers that were there before.
+                continue
+            factors = factors or Factors(module)
+            if not factors.move(node, factors_of(gate, rank)):
                 masks_left.append(name)
     module.graph.lint()
     module.recompile()
@@ -236,6 +240,7 @@ def _warn_if_input_is_lost(small: fx.GraphModule, found: dict[str, Gate]) -> Non
 
 
 def _dtype(model: nn.Module, inputs: ExampleInputs) -> torch.dtype:
-    plain = [p for name, p in model.named_parameters() if not any(name.startswith(f"{gate}.") for gate in gates(model))]
+    of_gates = tuple(f"{name}." for name in gates(model))
+    plain = [parameter for name, parameter in model.named_parameters() if not name.startswith(of_gates)]
     floats = [tensor.dtype for tensor in [*plain, *tensors_in(inputs)] if tensor.is_floating_point()]
     return min(floats, key=lambda dtype: torch.finfo(dtype).bits) if floats else torch.float32
