@@ -39,11 +39,11 @@ class Analysis:
         self.parts: dict[fx.Node, dict[fx.Node, Tensor]] = {}
         self.rules: dict[fx.Node, Any] = {}
 
-    def anew(self) -> "Analysis":
-        """An analysis of the same graph in which nothing is known yet."""
-        fresh = copy.copy(self)
-        fresh.known, fresh.needed, fresh.constant, fresh.parts = {}, {}, set(), {}
-        return fresh
+    def copy(self) -> "Analysis":
+        """The same facts, which may then become others."""
+        other = copy.copy(self)
+        other.known, other.needed, other.constant, other.parts = dict(self.known), dict(self.needed), set(self.constant), dict(self.parts)
+        return other
 
     def layer(self, node: fx.Node) -> nn.Module:
         """The layer that a node calls."""

@@ -4,9 +4,9 @@ Forward, rules tell which elements of each activation are the same for every inp
 outputs to come out right. Then the network is written anew with those elements only.
 """
 
-from collections.abc import Iterable, Mapping
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
-from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -55,42 +55,73 @@ def analyse(
         baseline: an analysis of the same network without the zeros, from which everything is taken that they do not reach.
         generic: ask what holds for any numbers in the layers, rather than for those that are there.
     """
-    analysis = Analysis(module, rigid, generic) if baseline is None else baseline.anew()
+    if baseline is not None:
+        return _with(baseline, zeros or {})
+    analysis = Analysis(module, rigid, generic)
     nodes = list(module.graph.nodes)
     for node in nodes:
-        _find_known(analysis, node, zeros or {}, baseline)
+        _find_known(analysis, node, zeros or {})
     for node in reversed(nodes):
-        _find_needs(analysis, node, baseline)
+        _find_needs(analysis, node)
     return analysis
 
 
-def _find_known(analysis: Analysis, node: fx.Node, zeros: Mapping[fx.Node, Tensor], baseline: Analysis | None) -> None:
-    if baseline is not None and node not in zeros and all(_same(analysis.known, baseline.known, read) for read in node.all_input_nodes):
-        found = baseline.known.get(node)
-    else:
-        found = rule_for(analysis, node).known(analysis, node)
-        if node in zeros:
-            found = _with_zeros(found, zeros[node])
-        found = None if found is None else found.wherever(node.meta.get("resizes", ()))
-    if found is not None:
-        analysis.known[node] = found
+def _with(baseline: Analysis, zeros: Mapping[fx.Node, Tensor]) -> Analysis:
+    """What an analysis becomes with these zeros: only nodes that they reach are looked at again."""
+    analysis = baseline.copy()
+    places = {node: place for place, node in enumerate(analysis.module.graph.nodes)}
+    learned: list[fx.Node] = []
+    forward = _Waiting(places, zeros)
+    for node in forward:
+        _find_known(analysis, node, zeros)
+        if analysis.known.get(node) is not baseline.known.get(node):
+            learned.append(node)
+            forward.add(node.users)
+    backward = _Waiting({node: -place for node, place in places.items()}, learned)
+    for node in learned:
+        backward.add(node.users)
+    for node in backward:
+        _find_needs(analysis, node, baseline.parts.get(node))
+        if analysis.parts.get(node) is not baseline.parts.get(node):
+            backward.add(node.all_input_nodes)
+    return analysis
 
 
-def _find_needs(analysis: Analysis, node: fx.Node, baseline: Analysis | None) -> None:
-    """What is needed of a node, as its users say, and what it needs in turn."""
-    if baseline is not None and all(_same(analysis.parts, baseline.parts, user) for user in node.users):
-        needed = baseline.needed.get(node)
-        if all(_same(analysis.known, baseline.known, each) for each in (node, *node.all_input_nodes)):
-            if needed is not None:
-                analysis.needed[node] = needed
-            if node in baseline.constant:
-                analysis.constant.add(node)
-            if node in baseline.parts:
-                analysis.parts[node] = baseline.parts[node]
-            return
-    else:
-        wanted = (analysis.parts[user].get(node) for user in node.users if user in analysis.parts)
-        needed = torch.tensor(True) if node.op == "output" or (node in analysis.rigid and is_number(node)) else _together(wanted)
+class _Waiting:
+    """Nodes to look at, each once, in the order of their places; more may be added of later places than the last one's."""
+
+    def __init__(self, places: Mapping[fx.Node, int], nodes: Iterable[fx.Node]) -> None:
+        self.places, self.seen, self.queue = places, set[fx.Node](), list[tuple[int, fx.Node]]()
+        self.add(nodes)
+
+    def add(self, nodes: Iterable[fx.Node]) -> None:
+        for node in nodes:
+            if node not in self.seen:
+                self.seen.add(node)
+                heapq.heappush(self.queue, (self.places[node], node))
+
+    def __iter__(self) -> Iterator[fx.Node]:
+        while self.queue:
+            yield heapq.heappop(self.queue)[1]
+
+
+def _find_known(analysis: Analysis, node: fx.Node, zeros: Mapping[fx.Node, Tensor]) -> None:
+    analysis.known.pop(node, None)
+    found = rule_for(analysis, node).known(analysis, node)
+    if node in zeros:
+        found = _with_zeros(found, zeros[node])
+    fact = None if found is None else found.wherever(node.meta.get("resizes", ()))
+    if fact is not None:
+        analysis.known[node] = fact
+
+
+def _find_needs(analysis: Analysis, node: fx.Node, before: dict[fx.Node, Tensor] | None = None) -> None:
+    """What is needed of a node, as its users say, and what it needs in turn: the same object as before, where it is the same."""
+    analysis.needed.pop(node, None)
+    analysis.constant.discard(node)
+    analysis.parts.pop(node, None)
+    wanted = (analysis.parts[user].get(node) for user in node.users if user in analysis.parts)
+    needed = torch.tensor(True) if node.op == "output" or (node in analysis.rigid and is_number(node)) else _together(wanted)
     if needed is None:
         return
     analysis.needed[node] = needed
@@ -103,13 +134,8 @@ def _find_needs(analysis: Analysis, node: fx.Node, baseline: Analysis | None) ->
             # At another size other indices would be needed, so all are.
             part = anywhere(part, read.meta.get("resizes", ()))
             parts[read] = compressed(parts[read] | part) if read in parts else part
-    before = {} if baseline is None else baseline.parts.get(node, {})
-    unchanged = parts.keys() == before.keys() and all(torch.equal(part, before[read]) for read, part in parts.items())
-    analysis.parts[node] = before if unchanged else parts
-
-
-def _same(now: Mapping[fx.Node, Any], before: Mapping[fx.Node, Any], node: fx.Node) -> bool:
-    return now.get(node) is before.get(node)
+    unchanged = before is not None and parts.keys() == before.keys() and all(torch.equal(parts[read], before[read]) for read in parts)
+    analysis.parts[node] = before if before is not None and unchanged else parts
 
 
 def _together(parts: Iterable[Tensor | None]) -> Tensor | None:
