@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from bayesprune.artifact.file import file_to_write
 from bayesprune.artifact.network import LoadedNetwork
-from bayesprune.errors import InputError, how_to_install
+from bayesprune.errors import BayespruneWarning, InputError, how_to_install
 from bayesprune.example_inputs import (
     ExampleInputs,
     arguments,
@@ -27,7 +27,7 @@ from bayesprune.example_inputs import (
     with_own_memory,
 )
 from bayesprune.gates import gates
-from bayesprune.graph.calls import run_example
+from bayesprune.graph.calls import not_updated, run_example, run_watched
 from bayesprune.graph.quiet import quiet_tracers
 from bayesprune.graph.surroundings import undisturbed
 from bayesprune.prediction import evaluating
@@ -75,7 +75,8 @@ def export_onnx(
     for needed in ("onnx", "onnxscript", *(("onnxruntime",) if check else ())):
         required(needed)
     example = with_batch_size(example_inputs, 2) if dynamic_batch and batch_size(example_inputs) == 1 else example_inputs
-    _check_result(model, run_example(model, example))
+    result, written = run_watched(model, example)
+    _check_result(model, result)
     with evaluating(model):
         content = onnx_content(model, example, opset, dynamic_batch)
     if check:
@@ -83,6 +84,8 @@ def export_onnx(
         fixed = "If its batch size is fixed, give dynamic_batch=False; " if dynamic_batch else ""
         check_content(model, [example, elsewhere], content, advice=f"{fixed}check=False writes it all the same")
     write_bytes(target, content)
+    if written:
+        warnings.warn(not_updated(model, written, "the file"), BayespruneWarning, stacklevel=3)
 
 
 def _check_model(model: nn.Module) -> None:

@@ -21,6 +21,7 @@ from bayesprune.errors import BayespruneWarning, InputError
 from bayesprune.example_inputs import ExampleInputs
 from bayesprune.gates import gates, unwrapped
 from bayesprune.graph import trace
+from bayesprune.graph.calls import not_updated
 from bayesprune.graph.surroundings import undisturbed
 from bayesprune.prediction import evaluating
 from bayesprune.version import __version__
@@ -97,6 +98,8 @@ def _describe(model: nn.Module, example_inputs: ExampleInputs | None) -> tuple[B
             BayespruneWarning,
             stacklevel=4,
         )
+    if traced.meta["written"]:
+        warnings.warn(not_updated(model, traced.meta["written"], "what is saved"), BayespruneWarning, stacklevel=4)
     return blueprint_of(traced, program_of(traced), examples_of(traced, example_inputs))
 
 

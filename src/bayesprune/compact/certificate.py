@@ -16,6 +16,7 @@ from bayesprune.graph.recording import positional
 from bayesprune.graph.tracing import relative_difference
 from bayesprune.graph.transformers import attention_written_out
 from bayesprune.prediction import evaluating
+from bayesprune.state import as_before
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 2e-1}
 """Beyond this relative difference something else than rounding is at work."""
@@ -53,6 +54,8 @@ class Certificate:
         after: the cost of the compacted one.
         tracer: which tracer followed the model.
         note: anything out of the ordinary.
+        not_updated: the buffers that the gated network writes in evaluation mode, and the compacted one does not: where it reads them, it
+            reads what they held when it was made.
     """
 
     max_abs_error: float
@@ -65,6 +68,7 @@ class Certificate:
     after: Cost
     tracer: str
     note: str = ""
+    not_updated: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The certificate in plain JSON."""
@@ -81,6 +85,7 @@ class Certificate:
             f"largest difference {self.max_abs_error:.1e}, relative {self.max_rel_error:.1e}, over {self.inputs} batches in {self.dtype}"
         )
         lines.append(str(self.after.relative_to(self.before)))
+        lines += [f"{name}: no longer updated, its value is that of the time of compaction" for name in self.not_updated]
         return "\n".join([*lines, self.note] if self.note else lines)
 
 
@@ -99,7 +104,8 @@ def compare(
     largest, relative, count = 0.0, 0.0, 0
     with torch.no_grad(), evaluating(gated), evaluating(compacted), attention_written_out():
         for inputs in (*_inputs_like(example_inputs, batches), *others):
-            expected = tensors_in(call(gated, inputs))
+            with as_before(gated):  # Each comparison is with a first call: what it writes, the compacted network does not.
+                expected = [tensor.clone() for tensor in tensors_in(call(gated, inputs))]
             count += 1
             try:
                 got = tensors_in(call(compacted, tensor_arguments(compacted, inputs)))

@@ -19,7 +19,7 @@ from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
 from bayesprune.gates.hooks import bypassed
 from bayesprune.graph import trace
 from bayesprune.graph.binding import spelled
-from bayesprune.graph.calls import run_example
+from bayesprune.graph.calls import not_updated, run_example
 from bayesprune.graph.recording import annotate
 from bayesprune.graph.surroundings import undisturbed
 from bayesprune.removal import Analysis, shrink
@@ -113,6 +113,8 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
             )
         warnings.warn(note, BayespruneWarning, stacklevel=3)
     _warn_if_input_is_lost(small, found)
+    if module.meta["written"]:
+        warnings.warn(not_updated(gated, module.meta["written"], "the compacted network"), BayespruneWarning, stacklevel=3)
     for old, new in zip(_placeholders(module), _placeholders(small), strict=True):
         new.meta |= {name: old.meta[name] for name in ("shape", "dtype") if name in old.meta}  # What an artifact says about its inputs.
     small.train(gated.training)
@@ -127,6 +129,7 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
         after=cost(small, tensor_arguments(small, inputs)),
         tracer=module.meta["tracer"],
         note=note,
+        not_updated=module.meta["written"],
     )
     return Compaction(small, certificate)
 

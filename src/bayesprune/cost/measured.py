@@ -18,6 +18,7 @@ from bayesprune.example_inputs import ExampleInputs, batch_size, call
 from bayesprune.gates import unwrapped
 from bayesprune.models.description import DescribedModel
 from bayesprune.prediction import evaluating
+from bayesprune.state import as_before
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class CostReduction:
 
 
 def cost(model: nn.Module, example_inputs: ExampleInputs, *, batch: int | None = None) -> Cost:
-    """Count what a model costs, by running it once in evaluation mode without gradients; afterwards it is in the mode it was in.
+    """Count what a model costs, by running it once in evaluation mode without gradients; afterwards it is as it was.
 
     What is executed is what is counted. A model with gates multiplies all its units, the pruned ones too, and costs as much as without
     gates: ``summary`` says what it would cost without the pruned units, ``compact`` removes them. Numbers for one input are those of the
@@ -128,7 +129,7 @@ def cost(model: nn.Module, example_inputs: ExampleInputs, *, batch: int | None =
         raise InputError(f"batch is how many inputs example_inputs holds, a whole number of at least 1, not {inputs!r}")
     counter = FlopCounterMode(display=False, custom_mapping=flop_formulas())
     memory = ActivationMemory()
-    with torch.no_grad(), evaluating(model), _frozen(model), _every_operator_visible(), counter, memory:
+    with torch.no_grad(), evaluating(model), as_before(model), _frozen(model), _every_operator_visible(), counter, memory:
         call(model, example_inputs)
     return Cost(
         macs=round(counter.get_total_flops() / 2 / inputs),

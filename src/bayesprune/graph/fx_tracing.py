@@ -15,6 +15,7 @@ from bayesprune.graph.transformers import (
     encoder_steps,
     projection_layers,
 )
+from bayesprune.state import as_before
 
 HEAD_GATE = "head_gate"
 
@@ -122,17 +123,20 @@ def fx_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         if name not in given and parameter.default is not inspect.Parameter.empty:
             fixed[name] = parameter.default
     tracer = LayerTracer(model)
-    graph = tracer.trace(model, concrete_args=fixed)
+    with as_before(model):  # Where the model writes into itself, what it holds now are proxies.
+        graph = tracer.trace(model, concrete_args=fixed)
     _drop_fixed_arguments(graph, set(fixed))
     made = dict(tracer.made_in_forward)
     made |= {f"{path}.{name}": layer for path, layers in tracer.projections.items() for name, layer in layers.items()}
+    constants = {path: value for value, path in tracer.tensor_attrs.items() if isinstance(value, Tensor)}
     referred: dict[str, nn.Module | Tensor] = {}
     for node in graph.nodes:
         if node.op == "call_module":
             referred[node.target] = made.get(node.target) or model.get_submodule(node.target)
         elif node.op == "get_attr":
             owner, _, name = node.target.rpartition(".")
-            referred[node.target] = getattr(model.get_submodule(owner), name)
+            known = constants.get(node.target)
+            referred[node.target] = getattr(model.get_submodule(owner), name) if known is None else known
     return graph, referred
 
 

@@ -223,7 +223,10 @@ class _Normaliser:
         return True
 
     def _tensor_first(self, function: Function, bound: dict[str, Any]) -> tuple[Function, dict[str, Any]]:
-        """Arithmetic with a number on the left, which torch's functions do not take."""
+        """Arithmetic with a number on the left, or a bound that is one, which torch's functions do not take."""
+        if function.name in _BOUNDS and not all(isinstance(bound[name], fx.Node) for name in ("input", "other")):
+            tensor, number = sorted((bound["input"], bound["other"]), key=lambda each: not isinstance(each, fx.Node))
+            return FUNCTIONS["clamp"], {"input": tensor, _BOUNDS[function.name]: number}
         if function.tensors != 2 or isinstance(bound.get("input"), fx.Node) or "other" not in bound:
             return function, bound
         number, tensor = bound["input"], bound["other"]
@@ -352,6 +355,8 @@ def _is_view(node: fx.Node) -> bool:
     return name in _VIEWS or name in MOVEMENT
 
 
+_BOUNDS = {"maximum": "min", "minimum": "max"}
+"""What ``clamp`` calls the bound that a function sets."""
 _VIEWS = frozenset({"detach", "contiguous", "to", "alias", "select", "slice", "expand_as", "getattr", "view_as", "t"})
 _WITHOUT_KEYWORD = frozenset(
     {"expand", "split", "tensor_split", "zeros", "ones", "full", "arange", "repeat", "new_zeros", "new_ones", "new_full"}

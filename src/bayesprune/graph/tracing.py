@@ -21,7 +21,7 @@ from bayesprune.example_inputs import (
     with_other_values,
     with_own_memory,
 )
-from bayesprune.graph.calls import run_example
+from bayesprune.graph.calls import run_example, run_watched
 from bayesprune.graph.export_tracing import export_graph
 from bayesprune.graph.fx_tracing import fx_graph
 from bayesprune.graph.normalise import normalise, refuse
@@ -30,6 +30,7 @@ from bayesprune.graph.quiet import quiet_tracers
 from bayesprune.graph.recording import annotate, positional
 from bayesprune.graph.simplify import simplify
 from bayesprune.prediction import evaluating
+from bayesprune.state import as_before
 
 Tracer: TypeAlias = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], tuple[fx.Graph, dict[str, nn.Module | Tensor]]]
 _TRACERS: tuple[tuple[str, Tracer], ...] = (
@@ -50,14 +51,14 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
 
     ``torch.fx`` is tried first, ``torch.export`` where it cannot follow. A graph is believed only if it computes for the example what the
     model does, and for other inputs and batch sizes; one that does so for inputs of other sizes, which the model takes, is preferred. It
-    shares the model's parameters; gates are leaves. Its ``meta`` has the ``tracer``, the ``other_sizes`` in which it was tried, and whether
-    the example's is its ``only_size`` although the model takes others.
+    shares the model's parameters; gates are leaves. Its ``meta`` has the ``tracer``, the ``other_sizes`` in which it was tried, whether
+    the example's is its ``only_size`` although the model takes others, and the buffers ``written`` by the model, but not by the graph.
 
     Raises:
         InputError: the model does not run on the example, or no tracer can follow it.
     """
     example_inputs = with_own_memory(example_inputs)
-    expected = run_example(model, example_inputs)
+    expected, written = run_watched(model, example_inputs)
     if not tensors_in(expected):
         raise InputError(f"{type(model).__name__} returns no tensors that a graph could be compared with, but {type(expected).__name__}")
     example_inputs, expected = _with_a_second_input(model, example_inputs, expected)
@@ -73,7 +74,7 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
             except Exception as error:  # noqa: BLE001  Tracers raise whatever the model's code makes of their proxies.
                 reasons.setdefault(name, (str(error).strip() or type(error).__name__).splitlines()[0])
                 continue
-            module.meta["tracer"] = name
+            module.meta["tracer"], module.meta["written"] = name, written
             if _follows_elsewhere(module, difference, [*others, *larger]):
                 return _annotated(module, example_inputs, [each.inputs for each in others])
             found.append(module)
@@ -106,8 +107,10 @@ def _followed(model: nn.Module, tracer: Tracer, example_inputs: ExampleInputs, e
     Also how far it is off for the example.
     """
     args, kwargs = arguments(example_inputs)
-    graph, referred = tracer(model, args, kwargs)
-    module = normalise(graph, referred, args, kwargs)
+    with as_before(model):
+        graph, referred = tracer(model, args, kwargs)
+    with as_before(model):  # What was recorded writes as the model does.
+        module = normalise(graph, referred, args, kwargs)
     module.eval()
     difference = _check(module, example_inputs, expected)
     _check_elsewhere(model, module, example_inputs)

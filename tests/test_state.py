@@ -1,0 +1,123 @@
+"""What a model's code writes into the model is noticed, and undone."""
+
+import copy
+from collections import deque
+
+import pytest
+import torch
+from torch import nn
+
+from bayesprune.state import State, as_before
+
+
+class Remembering(nn.Module):
+    """Writes in the way that it is given."""
+
+    def __init__(self, write=lambda _model: None):
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+        self.register_buffer("steps", torch.zeros(3))
+        self.register_buffer("undefined", torch.tensor([float("nan"), 1.0]))
+        self.register_buffer("missing", None)
+        self.register_buffer("links", torch.eye(3).to_sparse())
+        self.own = torch.zeros(2)
+        self.calls, self.seen, self.named, self.last = 0, [], {"a": 1}, deque([1], maxlen=2)
+        self.write = write
+
+    def forward(self, x):
+        self.write(self)
+        return self.fc(x)
+
+
+def assign(name, value):
+    return lambda model: setattr(model, name, value)
+
+
+WAYS = {
+    "in place": (lambda model: model.steps.add_(1), ["steps"]),
+    "a part": (lambda model: model.steps[1:].fill_(2.0), ["steps"]),
+    "the same value": (lambda model: model.steps.mul_(1.0), ["steps"]),
+    "behind torch's back": (lambda model: model.steps.data.add_(1), ["steps"]),
+    "another tensor": (assign("steps", torch.ones(3)), ["steps"]),
+    "something else than a tensor": (lambda model: model._buffers.update(steps="proxy"), ["steps"]),
+    "another size": (lambda model: setattr(model.steps, "data", torch.ones(7)), ["steps"]),
+    "one that was missing": (assign("missing", torch.ones(1)), ["missing"]),
+    "a new one": (lambda model: model.register_buffer("cache", torch.ones(2)), ["cache"]),
+    "below": (lambda model: model.fc.register_buffer("cache", torch.ones(2)), ["fc.cache"]),
+    "a tensor of its own": (lambda model: model.own.add_(1), ["own"]),
+    "a number": (assign("calls", 1000), ["calls"]),
+    "a new attribute": (assign("activation", torch.ones(2)), ["activation"]),
+    "a list": (lambda model: model.seen.append(1), ["seen"]),
+    "a dictionary": (lambda model: model.named.update(a=2, b=3), ["named"]),
+    "a queue": (lambda model: model.last.extend([2, 3]), ["last"]),
+}
+
+
+def everything(model):
+    tensors = {name: tensor.to_dense().nan_to_num(7.0) for name, tensor in model.state_dict().items()}
+    attributes = {name: value for name, value in vars(model).items() if name not in ("write", "_buffers", "_modules", "_parameters", "own")}
+    return tensors, copy.deepcopy(attributes), model.own.clone(), sorted(model._buffers), sorted(model.fc._buffers)
+
+
+def same(some, others):
+    return (
+        some[0].keys() == others[0].keys()
+        and all(torch.equal(tensor, others[0][name]) for name, tensor in some[0].items())
+        and some[1] == others[1]
+        and torch.equal(some[2], others[2])
+        and some[3:] == others[3:]
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_written(way):
+    write, names = WAYS[way]
+    model = Remembering(write)
+    buffers, before = dict(model.named_buffers()), everything(model)
+    with as_before(model) as state:
+        assert state.written() == []
+        model(torch.ones(1, 2))
+        assert state.written() == names
+    assert same(before, everything(model))
+    assert all(model.get_buffer(name) is buffer for name, buffer in buffers.items())
+
+
+def test_nothing_is_written():
+    model = Remembering()
+    with as_before(model) as state:
+        model(torch.ones(1, 2)).sum().backward()
+    assert state.written() == []
+    assert model.fc.weight.grad is not None
+
+
+def test_an_error_undoes_it_too():
+    model = Remembering(lambda model: model.steps.add_(1))
+    with pytest.raises(RuntimeError), as_before(model):
+        model(torch.ones(1, 3))
+    assert torch.equal(model.steps, torch.zeros(3))
+
+
+def test_batch_statistics_are_written_in_training_only():
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    state = State(model.eval())
+    model(torch.randn(4, 2))
+    assert state.written() == []
+    model.train()(torch.randn(4, 2))
+    assert {"1.running_mean", "1.running_var", "1.num_batches_tracked"} <= set(state.written())
+
+
+def test_layers_that_find_out_their_sizes_keep_them():
+    model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d()).eval()
+    with as_before(model):
+        model(torch.randn(4, 2))
+    assert model[0].weight.shape == (3, 2)
+    assert model(torch.randn(5, 2)).shape == (5, 3)
+
+
+def test_tensors_of_inference_mode():
+    with torch.inference_mode():
+        model = Remembering(lambda model: model.steps.add_(1))
+        with as_before(model) as state:
+            model(torch.ones(1, 2))
+            assert state.written() == ["steps"]
+        assert torch.equal(model.steps, torch.zeros(3))
