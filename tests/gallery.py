@@ -130,5 +130,6 @@ GALLERY: dict[str, Example] = {
     "swiglu": _example(tokens.SwiGLUNet, SEQUENCES),
     "positional_dropout": _example(tokens.PositionalDropoutNet, SEQUENCES),
     "tied_weights": _example(tokens.TiedWeightsNet, lambda: (torch.randint(0, 20, (3, 6)),)),
+    "gpt2": _example(tokens.TinyGPT2, lambda: (torch.randint(0, 20, (3, 6)),)),
     "lstm_tail": _example(tokens.LSTMTail, _normal(3, 4, 24)),
 }

@@ -97,6 +97,56 @@ class TinyViT(nn.Module):
         return self.head(self.norm(x)[:, 0])
 
 
+class Conv1D(nn.Module):
+    """The linear layer of GPT-2, which holds its inputs in the first dimension."""
+
+    def __init__(self, outputs: int, inputs: int) -> None:
+        super().__init__()
+        self.outputs = outputs
+        self.weight = nn.Parameter(torch.randn(inputs, outputs) / inputs**0.5)
+        self.bias = nn.Parameter(torch.randn(outputs) / 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = x.size()[:-1] + (self.outputs,)  # noqa: RUF005  (fx follows this one)
+        return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(shape)
+
+
+class GPT2Block(nn.Module):
+    """Radford et al.: Language Models are Unsupervised Multitask Learners, as it is written in public packages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.c_attn, self.attn_proj = Conv1D(3 * WIDTH, WIDTH), Conv1D(WIDTH, WIDTH)
+        self.c_fc, self.c_proj = Conv1D(32, WIDTH), Conv1D(WIDTH, 32)
+
+    def attention(self, x: Tensor) -> Tensor:
+        q, k, v = self.c_attn(x).split(WIDTH, dim=2)
+        q, k, v = (each.unflatten(-1, (HEADS, HEAD_WIDTH)).transpose(1, 2) for each in (q, k, v))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+        return self.attn_proj(mixed.flatten(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.ln_1(x))
+        return x + self.c_proj(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
+
+
+class TinyGPT2(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(20, WIDTH), nn.Parameter(torch.randn(10, WIDTH))
+        self.h = nn.ModuleList(GPT2Block() for _ in range(2))
+        self.ln_f = nn.LayerNorm(WIDTH)
+        self.lm_head = nn.Linear(WIDTH, 20, bias=False)
+        self.lm_head.weight = self.wte.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.wte(tokens) + self.wpe[: tokens.size(1)]
+        for block in self.h:
+            x = block(x)
+        return self.lm_head(self.ln_f(x))
+
+
 class EncoderNet(nn.Module):
     """PyTorch's own encoder, with its defaults: dropout 0.1, and nested tensors where it can use them."""
 

@@ -85,7 +85,10 @@ REASONS = {
             head=linear(8, 3),
         ),
         [TOKENS],
-        {"": "its parameters (mixing, positions) are not weights of layers that sparsify knows"},
+        {
+            "matmul": "its inputs are not those of a module that is called once, so that no gate can be hooked to it",
+            "": "its parameters (positions) are not weights of layers that sparsify knows",
+        },
     ),
     "poolings that take channels for positions": (
         Model(

@@ -17,6 +17,7 @@ from bayesprune.attach.heads import put_on_heads
 from bayesprune.errors import InputError
 from bayesprune.example_inputs import first_line
 from bayesprune.gates import METHODS, Gate, gates, unwrapped
+from bayesprune.gates.contract import ControlledLayer
 from bayesprune.gates.hooks import put_on
 from bayesprune.gates.units import Units
 from bayesprune.graph.fx_tracing import HEAD_GATE
@@ -29,6 +30,7 @@ PLACES: dict[str, Callable[[nn.Module, Gate], None]] = {
 """How a gate is put where it belongs, by the name under which it is a child there: a new kind of place needs an entry here."""
 _PLACE_SETTINGS = frozenset({"self", "num_units", "channel_dim", "groups"})
 _SWITCH = "fixed_dropout"
+_INPUTS_FIRST = "inputs first"
 
 
 class _MisfitError(ValueError):
@@ -107,11 +109,15 @@ def _describe_gate(name: str, gate: Gate, paths: Mapping[int, str]) -> dict[str,
         "channel_dim": gate.units.channel_dim,
         "position": gate.position,
         "settings": settings,
-        "controls": [[paths[id(controlled.layer)], controlled.side] for controlled in gate.controlled],
+        "controls": [_describe_controlled(paths[id(controlled.layer)], controlled) for controlled in gate.controlled],
     }
 
 
-def _read_gate(data: Any, state: Mapping[str, Tensor]) -> tuple[str, Gate, list[tuple[str, Any]]]:
+def _describe_controlled(path: str, controlled: ControlledLayer) -> list[str]:
+    return [path, controlled.side, *([_INPUTS_FIRST] if controlled.inputs_first else [])]
+
+
+def _read_gate(data: Any, state: Mapping[str, Tensor]) -> tuple[str, Gate, list[tuple[str, Any, bool]]]:
     """A gate's name, the gate itself with its tensors, and what it controls."""
     given = fields(data, "a gate", {"name", "method", "units", "channel_dim", "position", "settings", "controls"})
     name, method = text(given["name"], "the name of a gate"), given["method"]
@@ -120,7 +126,7 @@ def _read_gate(data: Any, state: Mapping[str, Tensor]) -> tuple[str, Gate, list[
     units = whole(given["units"], "the number of units of a gate", 0, LARGEST_INT)
     known = inspect.signature(METHODS[method].__init__).parameters.keys() - _PLACE_SETTINGS
     settings = {key: decode(value, str.isidentifier) for key, value in mapping(given["settings"], "settings").items()}
-    controls = [(text(path, "a path"), side) for path, side in map(_pair, entries(given["controls"], "controls"))]
+    controls = [_read_controlled(each) for each in entries(given["controls"], "controls")]
     if not settings.keys() <= known:
         raise MalformedError(f"the gate {name[:60]!r} has settings that '{method}' does not know")
     own = {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.") and key != _groups_name(name)}
@@ -153,13 +159,13 @@ def _groups(name: str, state: Mapping[str, Tensor]) -> Tensor | None:
     return groups
 
 
-def _pair(data: Any) -> tuple[Any, str]:
-    if not isinstance(data, list) or len(data) != 2 or data[1] not in ("inputs", "outputs"):
-        raise MalformedError("what a gate controls is a path, and inputs or outputs")
-    return data[0], data[1]
+def _read_controlled(data: Any) -> tuple[str, Any, bool]:
+    if not isinstance(data, list) or len(data) < 2 or data[1] not in ("inputs", "outputs") or data[2:] not in ([], [_INPUTS_FIRST]):
+        raise MalformedError(f"what a gate controls is a path, inputs or outputs, and perhaps '{_INPUTS_FIRST}'")
+    return text(data[0], "a path"), data[1], len(data) > 2
 
 
-def _put_gates(model: nn.Module, described: Sequence[tuple[str, Gate, list[tuple[str, Any]]]]) -> None:
+def _put_gates(model: nn.Module, described: Sequence[tuple[str, Gate, list[tuple[str, Any, bool]]]]) -> None:
     """Put gates onto a model, then name the layers that they control."""
     extra = gates(model).keys() - {name for name, _, _ in described}
     if extra:
@@ -167,10 +173,10 @@ def _put_gates(model: nn.Module, described: Sequence[tuple[str, Gate, list[tuple
     for name, gate, _ in described:
         _put_back(model, name, gate)
     for name, gate, controls in described:
-        for path, side in controls:
+        for path, side, inputs_first in controls:
             layer = submodule(model, path)
             try:
-                gate.control(layer, side)
+                gate.control(layer, side, inputs_first)
             except InputError as error:
                 raise _MisfitError(f"the gate {name[:60]!r} does not fit the {side} of {path[:60]!r}: the numbers do not agree") from error
 

@@ -8,6 +8,7 @@ if a trial shows that its units can really be removed.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal, cast
 
 import torch
@@ -56,6 +57,7 @@ class _Discovery:
         self, model: nn.Module, module: fx.GraphModule, sites: Sites, before_norm: bool, signed: bool, chosen: Callable[[str], bool]
     ) -> None:
         self.model, self.module, self.sites = model, module, sites
+        self.paths = {path for path, _ in model.named_modules(remove_duplicate=False)}
         self.before_norm, self.signed, self.chosen = before_norm, signed, chosen
         self.trial = Trial(module)
         self.analysis = self.trial.baseline
@@ -130,6 +132,8 @@ class _Discovery:
     def _outputs(self, node: fx.Node, owner: Tensor, channel_dim: Literal[1, -1], readers: Sequence[str] = ()) -> str | None:
         """Gate the outputs of a layer, so that it and these readers become smaller; the reason if that is not possible."""
         path = str(node.target)
+        if path not in self.paths:
+            return "its weight is not called 'weight' in the module that it belongs to, and no gate can control it"
         block = [node] if self.before_norm else block_of(self.analysis, node)
         count = int(owner.max()) + 1
         # Features of a linear layer may lie in any order: numbered at random, no regular pattern lets the trial succeed.
@@ -221,7 +225,7 @@ class _Discovery:
         return obstacle
 
     def _enter(self, place: GatePlace, activation: fx.Node | None, owner: Tensor) -> None:
-        self.places.append(place)
+        self.places.append(replace(place, inputs_first=place.controls in self.module.meta["inputs_first"]))
         if activation is not None:
             fewer_outputs, fewer_inputs = self.trial.smaller(activation, owner)
             self.fewer_outputs |= fewer_outputs

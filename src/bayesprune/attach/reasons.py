@@ -35,13 +35,14 @@ def about_unseen(model: nn.Module, module: fx.GraphModule, smaller: Container[st
     """
     called = [node for node in module.graph.nodes if node.op == "call_module"]
     paths = {str(node.target) for node in called}
-    tensors = {id(tensor) for node in called for tensor in module.get_submodule(str(node.target)).parameters()}
+    # By their memory: of a weight that the model holds the other way round, the layer has a view.
+    tensors = {tensor.data_ptr() for node in called for tensor in module.get_submodule(str(node.target)).parameters()}
     for path, owner in model.named_modules():
         if ".parametrizations." in f".{path}." or path in paths or _is_written_out(owner, path, paths):
             continue
         weights = dict(_weights(owner))
         prefix = f"{path}." if path else ""
-        unseen = [name for name, weight in weights.items() if id(weight) not in tensors and prefix + name not in smaller]
+        unseen = [name for name, weight in weights.items() if weight.data_ptr() not in tensors and prefix + name not in smaller]
         if unseen == ["weight"]:
             yield LeftAlone(path, "its weight is computed, or it is not called as a layer that sparsify knows")
         elif unseen:

@@ -144,7 +144,7 @@ def _attach(model: nn.Module, place: GatePlace, gate: Gate) -> None:
     weight = layer.weight
     assert isinstance(weight, Tensor)
     gate.to(weight.device, torch.float64 if weight.dtype == torch.float64 else torch.float32)
-    gate.control(layer, place.controls_dim)
+    gate.control(layer, place.controls_dim, place.inputs_first)
     gate.train(layer.training)
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder):

@@ -40,6 +40,8 @@ class ControlledLayer:
 
     layer: nn.Module
     side: Literal["inputs", "outputs"]
+    inputs_first: bool = False
+    """Whether the weight holds its inputs in its first dimension although layers of its type do not."""
 
     @property
     def weight(self) -> Tensor:
@@ -52,13 +54,9 @@ class ControlledLayer:
     @property
     def unit_axis(self) -> int:
         """The dimension of the weight along which the units lie."""
-        return _unit_axis(self.layer, self.side)
-
-
-def _unit_axis(layer: nn.Module, side: str) -> int:
-    # Transposed convolutions alone hold their inputs first.
-    outputs_first = not isinstance(layer, (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d))
-    return 0 if (side == "outputs") == outputs_first else 1
+        # Of torch's own layers, transposed convolutions alone hold their inputs first.
+        transposed = isinstance(self.layer, (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d))
+        return 0 if (self.side == "inputs") == (transposed or self.inputs_first) else 1
 
 
 class Tunable:
@@ -184,14 +182,21 @@ class Gate(NoisyModule, ABC):
         for name, value in self.pruned_values.items():
             getattr(self, name)[units] = value
 
-    def control(self, layer: nn.Module, side: Literal["inputs", "outputs"]) -> None:
-        """Name the layer whose weights belong to this gate's units."""
+    def control(self, layer: nn.Module, side: Literal["inputs", "outputs"], inputs_first: bool = False) -> None:
+        """Name the layer whose weights belong to this gate's units.
+
+        Args:
+            layer: holds a ``weight``, and may hold a ``bias``.
+            side: whether a unit is one of its inputs or one of its outputs.
+            inputs_first: whether its weight holds the inputs in the first dimension, as in the ``Conv1D`` of GPT-2.
+        """
+        controlled = ControlledLayer(layer, side, inputs_first)
         weight = getattr(layer, "weight", None)
         channels = self.units.channels
-        size = weight.shape[_unit_axis(layer, side)] if isinstance(weight, Tensor) and weight.ndim > 1 else None
+        size = weight.shape[controlled.unit_axis] if isinstance(weight, Tensor) and weight.ndim > 1 else None
         if size is None or (channels is not None and size != channels):
             raise InputError(f"a gate over {channels} channels cannot control the {side} of {layer}: the numbers do not agree")
-        self.controlled = (*self.controlled, ControlledLayer(layer, side))
+        self.controlled = (*self.controlled, controlled)
 
     def require_controlled(self) -> tuple[ControlledLayer, ...]:
         """The controlled layers, for methods that cannot do without."""

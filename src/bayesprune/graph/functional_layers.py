@@ -4,7 +4,7 @@ A layer holds its parameters and knows about training mode, and removal then has
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import torch
@@ -43,6 +43,11 @@ def _adopt(layer: nn.Module, **tensors: Tensor | None) -> nn.Module:
 def _linear(call: dict[str, Any], tensors: dict[fx.Node, Tensor]) -> nn.Module:
     weight, bias = _parameter(call["weight"], tensors), _parameter(call.get("bias"), tensors)
     assert weight is not None
+    return adopted_linear(weight, bias)
+
+
+def adopted_linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
+    """A linear layer with these parameters."""
     return _adopt(nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta"), weight=weight, bias=bias)
 
 
@@ -218,3 +223,23 @@ def layer_maker(target: Any) -> tuple[LayerMaker, tuple[str, ...]] | None:
         return MAKERS.get(target)
     except TypeError:
         return None
+
+
+def layer_path(weight: str, name: str, recorded: fx.Node | None, taken: Container[str]) -> str:
+    """The path of a layer: that of the module whose weight it has, if that is called as a module; otherwise a name of our own.
+
+    Args:
+        weight: path of the weight; empty if there is none.
+        name: of the call, for a name of our own.
+        recorded: the call in the recorded graph.
+        taken: paths that others have.
+    """
+    owner, _, attribute = weight.rpartition(".")
+    stack = {} if recorded is None else recorded.meta.get("nn_module_stack") or {}
+    innermost, kind = next(reversed(stack.values())) if stack else ("", "")
+    in_attention = "Attention" in str(kind) and owner == f"{innermost}.out_proj"
+    called = owner and attribute == "weight" and (owner == innermost or in_attention)
+    path = owner if called else f"{owner}.{name}" if owner else name
+    while path in taken:
+        path += "_again"
+    return path

@@ -69,12 +69,12 @@ class Idioms:
             return self.stack(arguments[0], (arguments[1] if len(arguments) > 1 else 0) % value.ndim)
         if name == "t" and isinstance(value, Tensor):
             return self.say(FUNCTIONS["transpose"], {"input": arguments[0], "dim0": 0, "dim1": 1}) if value.ndim == 2 else arguments[0]
+        if name in ("addmm", "baddbmm"):
+            return self.product_and_sum(args, kwargs)
         if name in ("clamp_min", "clamp_max"):
             return self.say(FUNCTIONS["clamp"], {"input": arguments[0], name.removeprefix("clamp_"): arguments[1]})
-        if name == "fill":
-            return self.say(FUNCTIONS["full_like"], {"input": arguments[0], "fill_value": arguments[1]})
-        if name == "scalar_tensor":
-            return self.say(FUNCTIONS["full"], {"shape": (), "fill_value": arguments[0], "dtype": value.dtype})
+        if name in ("fill", "scalar_tensor"):
+            return self.filled(arguments, value)
         if name == "copy":
             return self.copy(arguments[0], arguments[1], value)
         if name == "_weight_norm":
@@ -89,6 +89,16 @@ class Idioms:
             return None
         left, right = self._ordered(operands[0], product.left), self._ordered(operands[1], product.right)
         return self._ordered(self.say(FUNCTIONS["matmul"], {"input": left, "other": right}), product.result)
+
+    def product_and_sum(self, args: Sequence[Any], kwargs: dict[str, Any]) -> fx.Node | None:
+        """A product of matrices with something added to it; None where that is ignored, which a sum does not do."""
+        beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
+        tensor, left, right = (*args, *(kwargs[name] for name in ("input", "mat1", "batch1", "mat2", "batch2") if name in kwargs))
+        if beta == 0:
+            return None
+        product = self.say(FUNCTIONS["matmul"], {"input": left, "other": right})
+        scaled = product if alpha == 1 else self.say(FUNCTIONS["mul"], {"input": product, "other": alpha})
+        return self.say(FUNCTIONS["add"], {"input": scaled, "other": tensor, "alpha": beta})
 
     def _ordered(self, tensor: fx.Node, dims: tuple[int, ...]) -> fx.Node:
         return tensor if dims == tuple(range(len(dims))) else self.say(FUNCTIONS["permute"], {"input": tensor, "dims": dims})
@@ -107,6 +117,12 @@ class Idioms:
         """Tensors put behind each other along a dimension that each gets for it."""
         parts = tuple(self.say(FUNCTIONS["unsqueeze"], {"input": each, "dim": dim}) for each in tensors)
         return self.say(FUNCTIONS["cat"], {"tensors": parts, "dim": dim})
+
+    def filled(self, arguments: Sequence[Any], value: Tensor) -> fx.Node:
+        """One number everywhere: in the shape of a tensor, or by itself."""
+        if len(arguments) > 1 and isinstance(arguments[0], fx.Node):
+            return self.say(FUNCTIONS["full_like"], {"input": arguments[0], "fill_value": arguments[1]})
+        return self.say(FUNCTIONS["full"], {"shape": (), "fill_value": arguments[0], "dtype": value.dtype})
 
     def copy(self, over: fx.Node, tensor: fx.Node, value: Tensor) -> fx.Node:
         """A tensor in the shape and of the type of the one that it was assigned to."""

@@ -11,8 +11,9 @@ from bayesprune.errors import InputError
 from bayesprune.gates import Gate
 from bayesprune.gates.hooks import has_other_hooks, without_gates
 from bayesprune.graph.binding import bind, function_of, spelled
-from bayesprune.graph.functional_layers import NotALayerError, layer_maker
+from bayesprune.graph.functional_layers import NotALayerError, layer_maker, layer_path
 from bayesprune.graph.idioms import Idioms
+from bayesprune.graph.products import Products
 from bayesprune.graph.recording import record
 from bayesprune.graph.vocabulary import CREATING, FUNCTIONS, INT_ARITHMETIC, MOVEMENT, Function
 
@@ -53,16 +54,21 @@ class _Normaliser:
         """The device of the first input."""
 
     def run(self) -> fx.GraphModule:
+        origins: dict[fx.Node, fx.Node] = {}
         for node in self.source.graph.nodes:
             getattr(self, f"_{node.op}")(node)
             value, new = self.values.get(node), self.now.get(node)
             if isinstance(new, fx.Node) and node.op != "placeholder":
+                origins.setdefault(new, node)
                 self.now[node] = self._unpacked(new, value)
+        products = Products(self.graph, self.tensors, origins)
+        products.write(self.attributes)
         self.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
         used = {node.target for node in self.graph.nodes if node.op in ("call_module", "get_attr")}
-        return fx.GraphModule(
-            {path: value for path, value in self.attributes.items() if path in used}, self.graph, type(self.source).__name__
-        )
+        kept = {path: value for path, value in self.attributes.items() if path in used}
+        module = fx.GraphModule(kept, self.graph, type(self.source).__name__)
+        module.meta["inputs_first"] = frozenset(products.inputs_first)
+        return module
 
     def _unpacked(self, new: fx.Node, value: Any) -> Any:
         """What stands for a call with several results: each of them by itself."""
@@ -189,22 +195,11 @@ class _Normaliser:
             layer = make(call, self.tensors)
         except NotALayerError:
             return False
-        path = self._layer_path(call.get("weight"), layer, node)
+        weight = call.get("weight")
+        path = layer_path(str(weight.target) if isinstance(weight, fx.Node) else "", node.name, node, self.attributes)
         self.attributes[path] = layer
         self.now[node] = self.graph.call_module(path, (call["input"],))
         return True
-
-    def _layer_path(self, weight: Any, layer: nn.Module, node: fx.Node) -> str:
-        """The path of the module whose weight this is, if it is called as a module here; otherwise a name of our own."""
-        owner, _, attribute = str(weight.target).rpartition(".") if isinstance(weight, fx.Node) else ("", "", "")
-        stack = node.meta.get("nn_module_stack") or {}
-        innermost, kind = next(reversed(stack.values())) if stack else ("", "")
-        in_attention = "Attention" in str(kind) and owner == f"{innermost}.out_proj"
-        called = owner and attribute == "weight" and (owner == innermost or in_attention)
-        path = owner if called else f"{owner}.{node.name}" if owner else node.name
-        while path in self.attributes:
-            path += "_again"
-        return path
 
     def _word(self, node: fx.Node) -> bool:
         function = function_of(node.op, node.target)

@@ -21,6 +21,7 @@ class GatePlace:
         controls_dim: whether a unit owns an input or an output of that layer.
         channel_dim: the dimension along which the units lie: 1, or -1 for the last one.
         groups: the unit of each channel, where a unit has several.
+        inputs_first: whether the layer's weight holds its inputs in the first dimension although layers of its type do not.
     """
 
     site: str
@@ -30,6 +31,7 @@ class GatePlace:
     controls_dim: Literal["inputs", "outputs"]
     channel_dim: Literal[1, -1] = 1
     groups: tuple[int, ...] | None = None
+    inputs_first: bool = False
 
     @property
     def name(self) -> str:

@@ -22,7 +22,7 @@ from bayesprune.graph.layer_types import (
     UPSAMPLINGS,
 )
 from bayesprune.graph.vocabulary import HOMOGENEOUS
-from bayesprune.removal.analysis import Analysis, shape_of, tensor_inputs
+from bayesprune.removal.analysis import Analysis, is_number, shape_of, tensor_inputs
 from bayesprune.removal.rules import rule_for
 from bayesprune.removal.rules.layers import Convolution, Linear
 from bayesprune.removal.rules.mixing import Reduction
@@ -56,7 +56,7 @@ class Factors:
     def move(self, multiplication: fx.Node, scale: Tensor) -> bool:
         """Take a multiplication by these factors out of the graph. False if it had to stay, as a product with a constant."""
         (read,) = tensor_inputs(multiplication)
-        changes = self._changes(read, multiplication, scale) if len(read.users) == 1 else self._readers_only(multiplication, scale)
+        changes = self._changes(read, multiplication, scale) if len(_readers(read)) == 1 else self._readers_only(multiplication, scale)
         if changes is None:
             self._multiply(multiplication, read, scale)
             return False
@@ -70,7 +70,7 @@ class Factors:
         """What to do to the weights so that ``written`` comes out multiplied wherever ``read`` is used; None if nothing does it."""
         attempts: list[tuple[Callable[[fx.Node, Tensor], list[Change]], fx.Node]]
         attempts = [(self._into_readers, read), (self._into_layer, written)]
-        users = list(read.users)
+        users = _readers(read)
         if not (len(users) == 1 and isinstance(rule_for(self.analysis, users[0]), (Linear, Convolution))):
             attempts.reverse()
         for attempt, start in attempts:
@@ -101,7 +101,7 @@ class Factors:
     def _into_readers(self, node: fx.Node, scale: Tensor) -> list[Change]:
         """Forward: into the columns of every layer that reads the node."""
         changes: list[Change] = []
-        for user in node.users:
+        for user in _readers(node):
             rule = rule_for(self.analysis, user)
             if isinstance(rule, Linear) and is_along_only(scale, -1):
                 changes.append(self._scaled(user, weight=scale.flatten()))
@@ -117,7 +117,7 @@ class Factors:
 
     def _into_writer(self, node: fx.Node, scale: Tensor) -> list[Change]:
         """Backward through a node that nobody else may read."""
-        if len(node.users) != 1:
+        if len(_readers(node)) != 1:
             raise DoesNotPassError
         return self._into_layer(node, scale)
 
@@ -237,6 +237,11 @@ class Factors:
             self.module.set_submodule(path, layer)
 
         return change
+
+
+def _readers(node: fx.Node) -> list[fx.Node]:
+    """Who reads elements of a node's result, rather than asking for its size or device."""
+    return [user for user in node.users if not is_number(user)]
 
 
 def _plain(layer: nn.Module) -> nn.Module:
