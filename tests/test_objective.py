@@ -175,3 +175,16 @@ def test_layers_that_no_penalty_covers_are_decayed():
     decays = {id(p): group["weight_decay"] for group in param_groups(model, weight_decay=0.1) for p in group["params"]}
     assert decays[id(model[0].weight)] == decays[id(model[0].bias)] == 0.1
     assert decays[id(model[3].weight)] == decays[id(model[1].weight)] == 0.0
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gates_in_half_precision_are_refused(method, dtype):
+    model = sparsify(plain(), method)
+    negative_elbo(torch.tensor(1.0), model.to(dtype), n_data=10)
+    (first, *_) = gates(model)
+    for parameter in model.get_submodule(first).parameters():
+        parameter.data = parameter.data.to(dtype)
+    with pytest.raises(InputError, match=rf"parameters of the gate {first} are of {dtype}.*\.float\(\).*model\.to\(dtype\)"):
+        negative_elbo(torch.tensor(1.0), model, n_data=10)
+    negative_elbo(torch.tensor(1.0), model.float().to(dtype), n_data=10)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayesprune.errors import InputError, is_number
-from bayesprune.gates import gates, require_gates
+from bayesprune.gates import Gate, gates, require_gates
 
 KLScale = float | Mapping[str, float] | Sequence[float]
 """One factor for all gates, or one for each: by the gate's name, or in network order."""
@@ -47,6 +47,9 @@ def negative_elbo(nll: Tensor, model: nn.Module, n_data: int, kl_scale: KLScale 
         kl_scale: the trade-off gamma: one for all gates, or one for each.
         warmup: a factor between 0 and 1 that rises while training starts; see ``linear_warmup``.
 
+    Raises:
+        InputError: an argument is of the wrong type or size, or a gate has parameters in half precision.
+
     Example:
         >>> loss = negative_elbo(F.cross_entropy(gated(x), y), gated, n_data=60_000)
     """
@@ -59,8 +62,21 @@ def negative_elbo(nll: Tensor, model: nn.Module, n_data: int, kl_scale: KLScale 
     if not (is_number(warmup) and 0.0 <= warmup <= 1.0):
         raise InputError(f"warmup is a factor between 0 and 1, not {warmup!r}")
     scales = gate_scales(model, kl_scale)
-    divergence = sum(scales[name] * gate.kl() for name, gate in gates(model).items())
+    found = gates(model)
+    _refuse_coarse(found)
+    divergence = sum(scales[name] * gate.kl() for name, gate in found.items())
     return nll.mean() + divergence * (warmup / n_data)
+
+
+def _refuse_coarse(found: Mapping[str, Gate]) -> None:
+    for name, gate in found.items():
+        for parameter in gate.parameters():
+            if isinstance(parameter, nn.Parameter) and parameter.dtype in (torch.float16, torch.bfloat16):
+                raise InputError(
+                    f"the parameters of the gate {name} are of {parameter.dtype}, in which they cannot come near their threshold: small "
+                    "steps are rounded away. Give the gates float32 again with .float(), and change the type of the whole model by "
+                    "model.to(dtype), .half() or .bfloat16(), which leave gates alone, rather than of its tensors one by one"
+                )
 
 
 def disagreement(logits: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from torch.func import functional_call
 
 
 def inputs(dtype=torch.float32):
@@ -112,3 +113,18 @@ def test_moving_keeps_the_noise_of_the_table(make_gated, with_noise):
     first = gated(x)
     keys.set(keys.for_steps(1, 1)[0])
     assert not torch.equal(gated(x), first)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_parameters_of_another_type_for_one_call(make_gated, dtype, training):
+    """As mixed precision by hand has them; buffers stay what they are."""
+    gated = make_gated().train(training)
+    expected = copy.deepcopy(gated)(inputs())
+    parameters = {name: parameter.to(dtype) for name, parameter in gated.named_parameters()}
+    y = functional_call(gated, parameters, (inputs(dtype),))
+    assert y.dtype == dtype
+    torch.testing.assert_close(y.float(), expected, rtol=0.1, atol=0.3)
+    y.sum().backward()
+    assert all(parameter.grad.dtype == torch.float32 for parameter in gated.layer.parameters())
+    assert all(buffer.dtype != dtype for buffer in gated.buffers())

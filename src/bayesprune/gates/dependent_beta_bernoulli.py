@@ -141,10 +141,11 @@ class DependentBetaBernoulli(Gate):
 
     def _standardised(self, x: Tensor, update: bool) -> Tensor:
         """scale_k (x_k - mu_k) / sigma_k + shift_k; if asked, and in training, the running statistics are updated."""
-        activation = self.units.mean(x.detach().to(self.scale.dtype))
+        dtype = self.running_mean.dtype  # Parameters may be of another type for one call.
+        activation = self.units.mean(x.detach().to(dtype))
         if self.num_units == 0:
             return activation
         batch = x.shape[0] if self.share is None else self.share.total
         use_batch = self.training and batch > 1
         mean, var = (None, None) if use_batch and not update else (self.running_mean, self.running_var)
-        return F.batch_norm(activation, mean, var, self.scale, self.shift, use_batch, self.momentum, VARIANCE_EDGE)
+        return F.batch_norm(activation, mean, var, self.scale.to(dtype), self.shift.to(dtype), use_batch, self.momentum, VARIANCE_EDGE)
