@@ -51,9 +51,8 @@ def check(model, x):
     torch.testing.assert_close(small, expected, rtol=0.05, atol=0.05)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("method", sorted(METHODS))
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("dtype", "when"), [(torch.bfloat16, "before"), (torch.bfloat16, "after"), (torch.float16, "after")])
 def test_all_the_way(method, dtype, when):
     x = IMAGES.to(dtype)
     if when == "before":
@@ -89,3 +88,24 @@ def test_half_precision_by_default(method, half_by_default):
         staged = bp.make_dependent(gated)
         train(staged, x)
         check(staged, x)
+
+
+@pytest.mark.parametrize(("of_model", "of_gates"), [(torch.float64, torch.float32), (torch.float32, torch.float64)])
+@pytest.mark.parametrize("method", ["bb", "dbb"])
+def test_gates_of_another_type_than_the_model(method, of_model, of_gates):
+    model = network().to(of_model)
+    x = IMAGES.to(of_model)
+    gated = bp.sparsify(model, "bb", example_inputs=x)
+    for gate in bp.gates(gated).values():
+        gate.prune(torch.tensor([0, 1]))
+    if method == "dbb":
+        gated = bp.make_dependent(gated)
+    for gate in bp.gates(gated).values():
+        gate.to(of_gates)
+    train(gated, x)
+    result = bp.compact(gated.eval(), x)
+    assert result.model(x).dtype == of_model
+    assert result.certificate.after.parameters < result.certificate.before.parameters
+    rounded = method == "dbb" or of_model is torch.float32
+    assert result.certificate.dtype == ("float32" if rounded else "float64")
+    assert result.max_rel_error < (1e-5 if rounded else 1e-12)

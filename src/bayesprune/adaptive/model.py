@@ -30,6 +30,7 @@ from bayesprune.graph.surroundings import undisturbed
 
 _BATCHES, _ROUNDS = 20, 5
 """Of the example, on which the whole network is timed, and how often each."""
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _MOST_SETTLED = 64
 _WORTHWHILE = 0.9
 """Of its time, what a layer may take in another way: its weights are closer at hand while it is measured than in a network."""
@@ -45,7 +46,7 @@ class AdaptiveModel(nn.Module):
     was chosen.
 
     For inference: weights are copied into the layout that this needs. Gradients for inputs are those of the compacted network, and under
-    autocast it runs as that does.
+    autocast, or with hooks on any of its modules, it runs as that does.
 
     Args:
         model: a model with gates of DBB, as ``make_dependent`` gives it; it is not changed.
@@ -71,6 +72,7 @@ class AdaptiveModel(nn.Module):
     )
     """For whoever would export it like any other model."""
 
+    @undisturbed()
     def __init__(
         self,
         model: nn.Module,
@@ -122,6 +124,8 @@ class AdaptiveModel(nn.Module):
         self.natives: Any = nn.ModuleList(native for native in self.parts.natives if native is not None)
         self.unused, self.shapes = self.parts.unused, self.parts.shapes
         self._device = _device_of(compacted)
+        parts = [vars(module) for module in compacted.modules()]
+        self._hooks = tuple(part[kind] for kind in _HOOKS for part in parts)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         inputs = (*args, *kwargs.values())
@@ -130,6 +134,8 @@ class AdaptiveModel(nn.Module):
         program = self._programs.get(_batch(inputs), self.plain.forward)
         if torch.is_autocast_enabled(self._device.type):
             program = self.plain.forward
+        if any(self._hooks):
+            program = self.compacted
         try:
             return program(*args, **kwargs)
         except NothingNeeded:
@@ -288,6 +294,7 @@ class AdaptiveModel(nn.Module):
         """Stays in evaluation mode: it is for inference."""
         return super().train(False)
 
+    @undisturbed()
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "AdaptiveModel":
         """Move to another device or type, where everything has to be measured anew."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -308,6 +315,7 @@ class AdaptiveModel(nn.Module):
         self.prepare(*sizes)
 
 
+@undisturbed()
 def _refresh(model: AdaptiveModel, _keys: Any) -> None:
     """After weights were loaded, of which the adaptive form holds copies."""
     model._rewrite()

@@ -108,8 +108,8 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
         difference = compare(gated, small, inputs, others)
         if not difference[1] <= tolerance:
             raise InputError(
-                f"{type(gated).__name__} does not compute the same twice (relative difference {difference[1]:.1e}): "
-                "it draws random numbers, or changes its state, in evaluation mode"
+                f"{type(gated).__name__} cannot be compacted: its graph computes something else (relative difference {difference[1]:.1e}). "
+                "If it draws random numbers in evaluation mode, let it do so in training mode only; otherwise please report it"
             )
         warnings.warn(note, BayespruneWarning, stacklevel=3)
     _warn_if_input_is_lost(small, found)
@@ -244,6 +244,9 @@ def _warn_if_input_is_lost(small: fx.GraphModule, found: dict[str, Gate]) -> Non
 
 def _dtype(model: nn.Module, inputs: ExampleInputs) -> torch.dtype:
     of_gates = tuple(f"{name}." for name in gates(model))
-    plain = [parameter for name, parameter in model.named_parameters() if not name.startswith(of_gates)]
-    floats = [tensor.dtype for tensor in [*plain, *tensors_in(inputs)] if tensor.is_floating_point()]
+    tensors = [parameter for name, parameter in model.named_parameters() if not name.startswith(of_gates)]
+    for gate in gates(model).values():
+        if gate.depends_on_input:  # Its own numbers are rounded as they are computed, for every input anew.
+            tensors += gate.parameters()
+    floats = [tensor.dtype for tensor in [*tensors, *tensors_in(inputs)] if tensor.is_floating_point()]
     return min(floats, key=lambda dtype: torch.finfo(dtype).bits) if floats else torch.float32
