@@ -74,7 +74,7 @@ class Idioms:
         if name in ("clamp_min", "clamp_max"):
             return self.say(FUNCTIONS["clamp"], {"input": arguments[0], name.removeprefix("clamp_"): arguments[1]})
         if name in ("fill", "scalar_tensor"):
-            return self.filled(arguments, value)
+            return self.filled(name, arguments, value)
         if name == "copy":
             return self.copy(arguments[0], arguments[1], value)
         if name == "_weight_norm":
@@ -118,9 +118,9 @@ class Idioms:
         parts = tuple(self.say(FUNCTIONS["unsqueeze"], {"input": each, "dim": dim}) for each in tensors)
         return self.say(FUNCTIONS["cat"], {"tensors": parts, "dim": dim})
 
-    def filled(self, arguments: Sequence[Any], value: Tensor) -> fx.Node:
+    def filled(self, name: str, arguments: Sequence[Any], value: Tensor) -> fx.Node:
         """One number everywhere: in the shape of a tensor, or by itself."""
-        if len(arguments) > 1 and isinstance(arguments[0], fx.Node):
+        if name == "fill":
             return self.say(FUNCTIONS["full_like"], {"input": arguments[0], "fill_value": arguments[1]})
         return self.say(FUNCTIONS["full"], {"shape": (), "fill_value": arguments[0], "dtype": value.dtype})
 
