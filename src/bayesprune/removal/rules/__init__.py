@@ -103,7 +103,8 @@ def _is_out_of_the_ordinary(analysis: Analysis, node: fx.Node, rule: Rule) -> bo
     if isinstance(rule, Movement) and node.target in _CUTS:
         return any(is_number(read) and read.meta["varies"] for read in node.all_input_nodes)
     if isinstance(rule, Attention):
-        return bool(node.kwargs.get("enable_gqa"))
+        query, key, value = (shape_of(cast(fx.Node, read)) for read in node.args[:3])
+        return bool(node.kwargs.get("enable_gqa")) and (min(map(len, (query, key, value))) < 3 or key[-3] != value[-3])
     if isinstance(rule, Concatenation):
         return not isinstance(node.args[0], (tuple, list))
     if isinstance(rule, Softmax):

@@ -1,5 +1,6 @@
 """Operations that mix elements along whole dimensions: means, softmax, products of activations, attention."""
 
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -136,7 +137,10 @@ class Product(Rule):
 
 
 class Attention(Rule):
-    """Scaled dot-product attention: heads side by side; a head that nobody reads needs no queries, keys and values."""
+    """Scaled dot-product attention: heads side by side; a head that nobody reads needs no queries, keys and values.
+
+    Keys and values that several heads of queries share (``enable_gqa``) must exist as long as one of these does.
+    """
 
     def known(self, analysis: Analysis, node: fx.Node) -> Known | None:
         value = node.args[2]
@@ -145,14 +149,20 @@ class Attention(Rule):
         if fact is None:
             return None
         zeros = fact.zero.all(dim=-2, keepdim=True)
-        return known(zeros, torch.zeros_like(zeros, dtype=torch.float64)) if shape_of(value)[:-2] == shape_of(node)[:-2] else None
+        leading, shared_by = shape_of(value)[:-2], self.shared_by(node)
+        if shared_by > 1:
+            leading = (*leading[:-1], leading[-1] * shared_by)
+            zeros = zeros.repeat_interleave(shared_by, dim=-3) if zeros.shape[-3] > 1 else zeros
+        return known(zeros, torch.zeros_like(zeros, dtype=torch.float64)) if leading == shape_of(node)[:-2] else None
 
     def needs(self, analysis: Analysis, node: fx.Node, needed: Tensor) -> Iterator[tuple[fx.Node, Tensor]]:
         query, key, value, *masks = self._reads(node)
-        for read in (query, key):
-            summed = (-1,) if read is query else (-2, -1)
-            yield read, analysis.unknown(read, reduced_to(needed.any(dim=summed, keepdim=True), shape_of(read)))
-        yield value, analysis.unknown(value, reduced_to(needed.any(dim=-2, keepdim=True), shape_of(value)))
+        yield query, analysis.unknown(query, reduced_to(needed.any(dim=-1, keepdim=True), shape_of(query)))
+        shared_by, shared = self.shared_by(node), needed
+        if shared_by > 1 and needed.shape[-3] > 1:
+            shared = needed.unflatten(-3, (-1, shared_by)).any(dim=-3)  # type: ignore[no-untyped-call]
+        yield key, analysis.unknown(key, reduced_to(shared.any(dim=(-2, -1), keepdim=True), shape_of(key)))
+        yield value, analysis.unknown(value, reduced_to(shared.any(dim=-2, keepdim=True), shape_of(value)))
         for mask in masks:
             yield mask, analysis.unknown(mask, torch.ones([1] * len(shape_of(mask)), dtype=torch.bool))
 
@@ -168,10 +178,28 @@ class Attention(Rule):
             offered[rank - 1] = build.layout_of(value)[rank - 1]
         layout = build.covering(node, offered)
         leading = {dim: labels for dim, labels in layout.items() if dim < rank - 2}
-        supplied = [build.supply(read, _own_leading(leading, node, read)) for read in (query, key)]
-        supplied.append(build.supply(value, _own_leading(layout, node, value)))
+        shared, options = self._shared(node, layout)
+        supplied = [build.supply(query, _own_leading(leading, node, query))]
+        supplied += [build.supply(read, _own_leading(own, node, read) | shared) for read, own in ((key, leading), (value, layout))]
         supplied += [build.supply(mask, _own_leading(leading, node, mask)) for mask in masks]
-        build.enter(node, build.graph.create_node(node.op, node.target, tuple(supplied), dict(node.kwargs)), layout)
+        build.enter(node, build.graph.create_node(node.op, node.target, tuple(supplied), options), layout)
+
+    def shared_by(self, node: fx.Node) -> int:
+        """How many heads of queries share one of keys and values."""
+        query, key = self._reads(node)[:2]
+        return shape_of(query)[-3] // shape_of(key)[-3] if node.kwargs.get("enable_gqa") else 1
+
+    def _shared(self, node: fx.Node, layout: "Layout") -> tuple["Layout", dict[str, Any]]:
+        """Which heads of keys and values there must be for those of the result, and the options with which these find theirs."""
+        options = {name: option for name, option in node.kwargs.items() if name != "enable_gqa"}
+        shared_by, heads = self.shared_by(node), len(shape_of(node)) - 3
+        if shared_by == 1:
+            return {}, options
+        of_each = layout.get(heads, torch.arange(shape_of(node)[heads])) // shared_by
+        groups = [(group, len(list(members))) for group, members in itertools.groupby(of_each.tolist())]
+        if len({group for group, _ in groups}) < len(groups) or len({size for _, size in groups}) > 1:
+            return {heads: of_each}, options  # Groups of different sizes: keys and values are written out for every head.
+        return {heads: torch.tensor([group for group, _ in groups])}, options | ({"enable_gqa": True} if groups[0][1] > 1 else {})
 
     def _reads(self, node: fx.Node) -> list[fx.Node]:
         return [argument for argument in node.args if is_tensor(argument)]  # type: ignore[misc]
