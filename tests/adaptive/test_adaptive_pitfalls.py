@@ -9,7 +9,7 @@ from per_input_networks import difference, force, masked, set_masks
 from torch import nn
 
 import bayesprune as bp
-from bayesprune.adaptive.model import _looks
+from bayesprune.adaptive.example_batches import needs_of_batches
 from bayesprune.errors import InputError
 
 
@@ -93,12 +93,12 @@ def test_functions_between_mask_and_layer_can_be_pickled():
 
 def test_an_example_smaller_than_a_batch_is_not_taken_for_all_there_is():
     needed = torch.tensor([[1, 1, 0, 0], [1, 0, 1, 0]]).bool()
-    assert _looks(needed, 1) == [(2, 2), (2, 2)]
-    assert _looks(needed, 2) == [(3, 4)]
-    assert _looks(needed[:1], 2) == [(2, 4)]
-    assert _looks(needed, 8) == [(3, 16)]  # 1 + 2 (1 - 2^-8) units, and 8 times two of them.
+    assert needs_of_batches(needed, 1) == [(2, 2), (2, 2)]
+    assert needs_of_batches(needed, 2) == [(3, 4)]
+    assert needs_of_batches(needed[:1], 2) == [(2, 4)]
+    assert needs_of_batches(needed, 8) == [(3, 16)]  # 1 + 2 (1 - 2^-8) units, and 8 times two of them.
     often = torch.rand(10, 1000, generator=torch.Generator().manual_seed(0)) < 0.1
-    ((union, total),) = _looks(often, 40)
+    ((union, total),) = needs_of_batches(often, 40)
     assert 400 < union < 1000, "more than the ten inputs need, of which none is asked twice"
     assert total == pytest.approx(4 * int(often.sum()), abs=1)
 

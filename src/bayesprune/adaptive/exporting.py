@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
+from bayesprune.adaptive.example_batches import rows_of
 from bayesprune.adaptive.layers import CONVOLVE, AdaptiveLayer
-from bayesprune.adaptive.model import AdaptiveModel, rows_of
+from bayesprune.adaptive.model import AdaptiveModel
 from bayesprune.artifact.file import file_to_write
 from bayesprune.artifact.onnx import TOLERANCE, check_channels, check_content, difference, onnx_content, quiet_export, reason, required
 from bayesprune.errors import InputError

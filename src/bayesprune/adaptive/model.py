@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from bayesprune.adaptive.calibration import Calibration, usual_path, wait_for
+from bayesprune.adaptive.example_batches import example_batches, needs_of_batches, rows_of
 from bayesprune.adaptive.layers import AdaptiveLayer, NothingNeeded
 from bayesprune.adaptive.native_layers import NativeLayer
 from bayesprune.adaptive.plan import ExecutionPlan, PlannedLayer
@@ -200,7 +201,7 @@ class AdaptiveModel(nn.Module):
         if size == batch_size(self.example):
             return True
         try:
-            self.compacted.forward(*rows_of(self.example, _batches(batch_size(self.example), size)[0]))
+            self.compacted.forward(*rows_of(self.example, example_batches(batch_size(self.example), size)[0]))
         except Exception:  # noqa: BLE001  Whatever a model raises where a size does not fit.
             return False
         return True
@@ -215,16 +216,16 @@ class AdaptiveModel(nn.Module):
         ):
             usable = native if native is not None and self.native and native.available else None
             choice = self.calibration.choice(segment, layer, shape, size, usable)
-            looks = _looks(mask, size)
-            expected = statistics.fmean(choice.expected(*look) for look in looks)
-            way: str = Counter(choice.way_for(*look) or FULL for look in looks).most_common(1)[0][0]
+            needs = needs_of_batches(mask, size)
+            expected = statistics.fmean(choice.expected(*each) for each in needs)
+            way: str = Counter(choice.way_for(*each) or FULL for each in needs).most_common(1)[0][0]
             if expected < _WORTHWHILE * choice.full:
                 layer.choices[size] = choice
             else:
                 way, expected = FULL, choice.full
             full, expected = choice.besides + choice.full, choice.besides + expected
             if usable is not None and choice.native is not None:
-                seconds = statistics.fmean(choice.native.at(total) for _, total in looks)
+                seconds = statistics.fmean(choice.native.at(total) for _, total in needs)
                 if seconds < _WORTHWHILE * expected:
                     way, expected = NATIVE, seconds
                     natively.append(usable)
@@ -260,7 +261,7 @@ class AdaptiveModel(nn.Module):
         """Microseconds of the compacted network and, if layers gain, of the adaptive one, over the example, in turns."""
         gains = bool(self._natively[size]) or any(size in layer.choices for layer in self.layers)
         calls = [self.plain.forward, *([self._with_choices(size).forward] if gains else [])]
-        batches = [rows_of(self.example, rows) for rows in _batches(batch_size(self.example), size)[:_BATCHES]]
+        batches = [rows_of(self.example, rows) for rows in example_batches(batch_size(self.example), size)[:_BATCHES]]
         least = [[math.inf] * len(batches) for _ in calls]
         for _ in range(_ROUNDS):
             for number, inputs in enumerate(batches):
@@ -330,31 +331,6 @@ def _batch(inputs: tuple[Any, ...]) -> int:
     if inputs and isinstance(inputs[0], Tensor) and inputs[0].ndim:
         return inputs[0].shape[0]
     return next((leaf.shape[0] for leaf in inputs if isinstance(leaf, Tensor) and leaf.ndim), 1)
-
-
-def _batches(inputs: int, size: int) -> list[Tensor]:
-    """Which of the example's inputs make up its batches of a size: all of them, some more than once if they do not come out even."""
-    count = max(inputs, 1)
-    return list(torch.split(torch.arange(count + (-count) % size) % count, size))
-
-
-def _looks(needed: Tensor, size: int) -> list[tuple[int, int]]:
-    """How many units any input of a batch needs, and how many all do added up, for batches of the example.
-
-    Where it has fewer inputs than a batch, those that are missing are taken to need units independently, as often as the others.
-    """
-    if len(needed) >= size:
-        return [(int(part.any(dim=0).sum()), int(part.sum())) for part in (needed[rows] for rows in _batches(len(needed), size))]
-    often = needed.double().mean(dim=0)
-    return [(round(float((1.0 - (1.0 - often) ** size).sum())), round(float(size * often.sum())))]
-
-
-def rows_of(example: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
-    """Some inputs of the example."""
-    now = batch_size(example)
-    return tree_map_only(  # type: ignore[no-any-return]
-        Tensor, lambda leaf: leaf.index_select(0, rows.to(leaf.device)) if leaf.ndim and leaf.shape[0] == now else leaf, example
-    )
 
 
 def _device_of(network: nn.Module) -> torch.device:
