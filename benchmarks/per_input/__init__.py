@@ -1,0 +1,1 @@
+"""What per-input execution gains: dense, compacted and adaptive networks on single test images."""
