@@ -83,6 +83,13 @@ def test_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(load_dataset("cifar10", Path("~/sets")).train) == 10
 
 
+def test_folder_as_text(tmp_path: Path) -> None:
+    put_cifar(CIFAR10, tmp_path)
+    assert len(load_dataset("cifar10", str(tmp_path)).train) == len(load_dataset("cifar10", tmp_path).train) > 0
+    with pytest.raises(InputError, match="not an object of type int"):
+        load_dataset("cifar10", 3)  # type: ignore[arg-type]
+
+
 def test_unknown_home() -> None:
     with pytest.raises(InputError, match=f"no such home folder.*{DATA_VARIABLE}"):
         load_dataset("cifar10", Path("~nobody-of-this-name/sets"))

@@ -22,7 +22,7 @@ from bayesprune.graph.binding import spelled
 from bayesprune.graph.calls import not_updated, run_example
 from bayesprune.graph.recording import annotate
 from bayesprune.graph.surroundings import undisturbed
-from bayesprune.removal import Analysis, shrink
+from bayesprune.removal import Analysis, analyse, shrink
 from bayesprune.removal.analysis import shape_of
 from bayesprune.removal.factors import Factors
 
@@ -112,7 +112,7 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
                 "If it draws random numbers in evaluation mode, let it do so in training mode only; otherwise please report it"
             )
         warnings.warn(note, BayespruneWarning, stacklevel=3)
-    _warn_if_input_is_lost(small, found)
+    _warn_if_input_is_lost(analysis, found)
     if module.meta["written"]:
         warnings.warn(not_updated(gated, module.meta["written"], "the compacted network"), BayespruneWarning, stacklevel=3)
     for old, new in zip(_placeholders(module), _placeholders(small), strict=True):
@@ -193,6 +193,8 @@ def _outcome(each: _Pruned, analysis: Analysis) -> GateOutcome:
     if still is None or not bool(still.any()):
         return GateOutcome(each.gate.num_units, kept)
     units = _units_in(each.gate, still, len(shape_of(each.read)))
+    if each.read in analysis.sized or any(user in analysis.sized for user in each.read.users):
+        return GateOutcome(each.gate.num_units, kept, units, "nothing else has the size of what they make")
     readers, turned = [], False
     for user in each.read.users:
         part = analysis.parts.get(user, {}).get(each.read)
@@ -228,10 +230,11 @@ def _warn_if_nothing_is_pruned(found: dict[str, Gate]) -> None:
         )
 
 
-def _warn_if_input_is_lost(small: fx.GraphModule, found: dict[str, Gate]) -> None:
+def _warn_if_input_is_lost(analysis: Analysis, found: dict[str, Gate]) -> None:
     """Say so if training has pruned too much: a network that always says the same is exact, and of no use."""
-    readers = [user for node in _placeholders(small) for user in node.users]
-    if any(reader.target != "size" for reader in readers) or not _placeholders(small):  # A constant is still as large as the batch.
+    inputs = _placeholders(analysis.module)
+    facts = analyse(analysis.module, analysis.rigid) if analysis.sized else analysis  # A constant is still as large as its input.
+    if any(node in facts.needed for node in inputs) or not inputs:
         return
     empty = [name for name, gate in found.items() if not bool(gate.keep().any())]
     who = ", ".join(empty) or "the gates"

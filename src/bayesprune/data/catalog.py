@@ -29,9 +29,9 @@ class Entry:
 
     images: tuple[int, int]
     classes: int
-    load: Callable[[Path | None], Dataset]
-    where: Callable[[Path | None], str]
-    fetch: Callable[[Path | None], None] | None = None
+    load: Callable[[str | Path | None], Dataset]
+    where: Callable[[str | Path | None], str]
+    fetch: Callable[[str | Path | None], None] | None = None
 
 
 class DatasetRow(NamedTuple):
@@ -52,7 +52,7 @@ CIFAR_ARCHIVES = {
 }
 
 
-def load_dataset(name: str, data_dir: Path | None = None, download: bool = False) -> Dataset:
+def load_dataset(name: str, data_dir: str | Path | None = None, download: bool = False) -> Dataset:
     """A data set by its name.
 
     Args:
@@ -81,7 +81,7 @@ def known_dataset(name: str) -> Entry:
     return DATASETS[name]
 
 
-def describe_datasets(data_dir: Path | None = None) -> list[DatasetRow]:
+def describe_datasets(data_dir: str | Path | None = None) -> list[DatasetRow]:
     """What there is and where it is, one row a data set."""
     rows = []
     for name, entry in DATASETS.items():
@@ -93,7 +93,7 @@ def describe_datasets(data_dir: Path | None = None) -> list[DatasetRow]:
     return rows
 
 
-def _mnist_folder(data_dir: Path | None) -> Path | None:
+def _mnist_folder(data_dir: str | Path | None) -> Path | None:
     folder = named_folder(data_dir)
     if folder is None:
         return None
@@ -102,22 +102,22 @@ def _mnist_folder(data_dir: Path | None) -> Path | None:
     return folder if found is None and data_dir is not None else found
 
 
-def _load_mnist(data_dir: Path | None) -> Dataset:
+def _load_mnist(data_dir: str | Path | None) -> Dataset:
     return load_mnist(_mnist_folder(data_dir))
 
 
-def _where_mnist(data_dir: Path | None) -> str:
+def _where_mnist(data_dir: str | Path | None) -> str:
     folder = _mnist_folder(data_dir)
     if folder is None:
         return "inside the package"
     return str(folder) if find_mnist(folder) else f"not in {folder}"
 
 
-def _cifar_folder(data_dir: Path | None) -> Path:
+def _cifar_folder(data_dir: str | Path | None) -> Path:
     return named_folder(data_dir) or cache_folder()
 
 
-def _load_cifar(layout: CifarLayout, data_dir: Path | None) -> Dataset:
+def _load_cifar(layout: CifarLayout, data_dir: str | Path | None) -> Dataset:
     folder = _cifar_folder(data_dir)
     if find_cifar(layout, folder) is None:
         raise DataError(
@@ -127,14 +127,14 @@ def _load_cifar(layout: CifarLayout, data_dir: Path | None) -> Dataset:
     return load_cifar(layout, folder)
 
 
-def _fetch_cifar(layout: CifarLayout, data_dir: Path | None) -> None:
+def _fetch_cifar(layout: CifarLayout, data_dir: str | Path | None) -> None:
     folder = _cifar_folder(data_dir)
     place = find_cifar(layout, folder)
     if place is None or missing_files(layout, place):
         download(CIFAR_ARCHIVES[layout.name], folder)
 
 
-def _where_cifar(layout: CifarLayout, data_dir: Path | None) -> str:
+def _where_cifar(layout: CifarLayout, data_dir: str | Path | None) -> str:
     folder = _cifar_folder(data_dir)
     place = find_cifar(layout, folder)
     if place is None:

@@ -8,12 +8,12 @@ from bayesprune.errors import InputError
 DATA_VARIABLE = "BAYESPRUNE_DATA"
 
 
-def named_folder(data_dir: Path | None) -> Path | None:
+def named_folder(data_dir: str | Path | None) -> Path | None:
     """The folder the user named: the argument, else the environment variable ``BAYESPRUNE_DATA``, else none."""
     variable = os.environ.get(DATA_VARIABLE, "")
     if data_dir is None and not variable:
         return None
-    folder = _expanded(Path(variable) if data_dir is None else data_dir)
+    folder = _expanded(variable if data_dir is None else data_dir)
     given = f"{DATA_VARIABLE} names {folder}, which" if data_dir is None else f"the data folder {folder}"
     try:
         is_file = folder.is_file()
@@ -28,11 +28,13 @@ def cache_folder() -> Path:
     """``bayesprune`` in the user's cache folder, which is ``XDG_CACHE_HOME`` where that is set."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # The XDG specification has relative paths ignored.
-    return (cache if cache.is_absolute() else _expanded(Path("~/.cache"))) / "bayesprune"
+    return (cache if cache.is_absolute() else _expanded("~/.cache")) / "bayesprune"
 
 
-def _expanded(path: Path) -> Path:
+def _expanded(path: str | Path) -> Path:
     try:
-        return path.expanduser()
+        return Path(path).expanduser()
+    except TypeError as error:
+        raise InputError(f"a data folder is a text or a pathlib.Path, not an object of type {type(path).__name__}") from error
     except RuntimeError as error:
         raise InputError(f"{path}: there is no such home folder; name a data folder or set {DATA_VARIABLE}") from error

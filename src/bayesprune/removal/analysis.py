@@ -17,6 +17,7 @@ class Analysis:
     Attributes:
         module: the graph, annotated with shapes.
         rigid: nodes that are taken as black boxes, whatever they compute.
+        sized: constant nodes that are computed in part all the same, for their size: their first elements are taken as unknown.
         calls: the calls of a layer that is called several times, for each of them; if one is rigid, all are.
         generic: whether the numbers in the layers are taken for any others.
         known: what is known of a node's result.
@@ -26,8 +27,14 @@ class Analysis:
         rules: the rule of each node that was asked for.
     """
 
-    def __init__(self, module: fx.GraphModule, rigid: frozenset[fx.Node] = frozenset(), generic: bool = False) -> None:
-        self.module = module
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        rigid: frozenset[fx.Node] = frozenset(),
+        generic: bool = False,
+        sized: frozenset[fx.Node] = frozenset(),
+    ) -> None:
+        self.module, self.sized = module, sized
         tied, self.calls = sharing(module)
         self.rigid = rigid | tied | {other for node in rigid for other in self.calls.get(node, ())}
         self.generic = generic

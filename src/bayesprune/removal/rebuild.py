@@ -28,6 +28,10 @@ class CannotRemoveError(Exception):
         self.node = self.asked_by = node
 
 
+class SizeUnknownError(CannotRemoveError):
+    """A node is constant, and nothing that is computed has its size."""
+
+
 class Rebuild:
     """The graph under construction.
 
@@ -188,7 +192,7 @@ class Rebuild:
                 for other in candidate.meta.get("varies", ()):
                     if [shape[other] for shape in candidate.meta["shapes"]] == sizes:
                         return self.say("size", self.new[candidate], dim=other)
-        raise CannotRemoveError(node, "it is constant, but its size depends on the input")
+        raise SizeUnknownError(node, "it is constant, but its size depends on the input")
 
     def tensor(self, name: str, value: Tensor, trainable: bool = False) -> fx.Node:
         """A new parameter or buffer."""

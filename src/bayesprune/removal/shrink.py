@@ -11,21 +11,23 @@ from functools import reduce
 import torch
 from torch import Tensor, fx
 
-from bayesprune.removal.analysis import Analysis, is_number
-from bayesprune.removal.rebuild import CannotRemoveError, Rebuild
+from bayesprune.removal.analysis import Analysis, is_number, shape_of
+from bayesprune.removal.rebuild import CannotRemoveError, Rebuild, SizeUnknownError
 from bayesprune.removal.rules import rule_for
 from bayesprune.removal.sharing import disagreement
-from bayesprune.removal.status import Known, anywhere, compressed, known
+from bayesprune.removal.status import Known, anywhere, compressed, known, on_dimension
 
 
 def shrink(module: fx.GraphModule, rigid: frozenset[fx.Node] = frozenset()) -> tuple[fx.GraphModule, Analysis]:
     """A smaller graph that computes the same, and the analysis it rests on.
 
     A node that turns out to need its whole inputs, or else the one that asks for less of them than there is, is taken as a black box, and
-    the rest is done again. So are the calls of a layer that do not need the same of it.
+    the rest is done again. So are the calls of a layer that do not need the same of it. A constant whose size only the removed part knew
+    is computed in part.
     """
+    sized: frozenset[fx.Node] = frozenset()
     while True:
-        analysis = analyse(module, rigid)
+        analysis = analyse(module, rigid, sized=sized)
         call = disagreement(analysis)
         if call is not None:
             rigid = rigid | {call}
@@ -33,6 +35,9 @@ def shrink(module: fx.GraphModule, rigid: frozenset[fx.Node] = frozenset()) -> t
         try:
             return rebuild(analysis), analysis
         except CannotRemoveError as obstacle:
+            if isinstance(obstacle, SizeUnknownError) and obstacle.node not in sized:
+                sized = sized | {obstacle.node}
+                continue
             blamed = {obstacle.node, obstacle.asked_by} - rigid
             if not blamed:
                 raise
@@ -45,6 +50,7 @@ def analyse(
     zeros: Mapping[fx.Node, Tensor] | None = None,
     baseline: Analysis | None = None,
     generic: bool = False,
+    sized: frozenset[fx.Node] = frozenset(),
 ) -> Analysis:
     """What is known and what is needed of every activation.
 
@@ -54,10 +60,11 @@ def analyse(
         zeros: elements of activations to take as zero, as statuses.
         baseline: an analysis of the same network without the zeros, from which everything is taken that they do not reach.
         generic: ask what holds for any numbers in the layers, rather than for those that are there.
+        sized: constant nodes to compute in part, for their size.
     """
     if baseline is not None:
         return _with(baseline, zeros or {})
-    analysis = Analysis(module, rigid, generic)
+    analysis = Analysis(module, rigid, generic, sized)
     nodes = list(module.graph.nodes)
     for node in nodes:
         _find_known(analysis, node, zeros or {})
@@ -110,6 +117,8 @@ def _find_known(analysis: Analysis, node: fx.Node, zeros: Mapping[fx.Node, Tenso
     found = rule_for(analysis, node).known(analysis, node)
     if node in zeros:
         found = _with_zeros(found, zeros[node])
+    if found is not None and node in analysis.sized:
+        found = _without_first(found, node)
     fact = None if found is None else found.wherever(node.meta.get("resizes", ()))
     if fact is not None:
         analysis.known[node] = fact
@@ -176,6 +185,15 @@ def _written(analysis: Analysis) -> set[fx.Node]:
 def _is_constant(analysis: Analysis, node: fx.Node, needed: Tensor) -> bool:
     fact = analysis.known.get(node)
     return fact is not None and node.op != "get_attr" and not bool((needed & ~fact.mask).any())
+
+
+def _without_first(fact: Known, node: fx.Node) -> Known | None:
+    """What is known but for the first index of a dimension that has one size for all inputs; nothing, if there is no such dimension."""
+    for dim, size in enumerate(shape_of(node)):
+        if dim not in node.meta["varies"] and size > 1:
+            later = on_dimension(torch.arange(size) > 0, dim, len(shape_of(node)))
+            return known(fact.mask & later, fact.value)
+    return None
 
 
 def _with_zeros(fact: Known | None, zero: Tensor) -> Known | None:

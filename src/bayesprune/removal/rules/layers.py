@@ -43,7 +43,10 @@ class Linear(Rule):
         part = (outputs @ reads) > 0
         fact = analysis.known.get(read)
         # A constant that differs between positions cannot be part of the bias.
-        yield read, analysis.unknown(read, part) if fact is None or is_along_only(fact.value, -1) else part
+        part = analysis.unknown(read, part) if fact is None or is_along_only(fact.value, -1) else part
+        if node in analysis.sized and not bool(part.any()):
+            part = on_dimension(torch.arange(layer.in_features) == 0, -1, part.ndim)
+        yield read, part
 
     def rebuild(self, build: "Rebuild", node: fx.Node) -> None:
         (read,) = tensor_inputs(node)
@@ -139,6 +142,12 @@ class Convolution(Rule):
 
     def columns(self, analysis: Analysis, node: fx.Node, read: fx.Node, needed: Tensor) -> tuple[Tensor, int | None]:
         """Which input channels must exist, and which of them stands for all that are constant."""
+        wanted, merged = self._columns(analysis, node, read, needed)
+        if node in analysis.sized and not bool(wanted.any()):
+            wanted = torch.arange(len(wanted)) == 0  # Its weights are zero, or it is; what is wanted of it is its size.
+        return wanted, merged
+
+    def _columns(self, analysis: Analysis, node: fx.Node, read: fx.Node, needed: Tensor) -> tuple[Tensor, int | None]:
         layer = analysis.layer(node)
         weight = out_first(layer)
         rows = along(needed, 1, weight.shape[0])
