@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,7 @@ from bayesprune.models import VGGLike
 from bayesprune.storage import exists, make_folder, read_tensors
 from bayesprune.training import Recipe, StageRecipe, find_recipe
 from bayesprune.training.members import Members
-from bayesprune.training.plan import make_plan
+from bayesprune.training.plan import Plan, make_plan
 from bayesprune.training.stages import run_stages
 from bayesprune.training.store import finished_stage, run_store
 from bayesprune.training.trainer import load_members
@@ -62,7 +63,22 @@ class Trained:
     figure: str | None = None
 
     def file(self, folder: Path, kind: str) -> Path:
+        """Where the network is kept, as it was pretrained (``dense``) or with its gates (``dbb``)."""
         return folder / f"{self.name.replace(' ', '-')}-{kind}.safetensors"
+
+    def checkpoints(self, folder: Path) -> Path:
+        """The folder of its training."""
+        return folder / f"{self.name.replace(' ', '-')}-dense-checkpoints"
+
+    def about(self) -> dict[str, Any]:
+        """What the folder of its training says."""
+        stages = {name: stage.written() for name, stage in self.recipe.stages.items()}
+        return {"network": self.name, "dataset": self.dataset, "tradeoff": self.tradeoff, "stages": stages}
+
+    def plan(self, method: str, n_data: int, pretrain: bool = True) -> Plan:
+        """How it is trained."""
+        plan = make_plan(method, self.recipe, n_data, tradeoff=self.tradeoff, precision=self.precision, pretrain=pretrain)
+        return replace(plan, rarely_evaluated=True)
 
 
 def perceptron(width: int) -> nn.Module:
@@ -119,23 +135,26 @@ def trained(network: Trained, data: Dataset, folder: Path, device: torch.device)
     dense, gated = network.file(folder, "dense"), network.file(folder, "dbb")
     if not (exists(dense) and exists(gated)):
         make_folder(folder)
-        _train(network, data, folder / f"{dense.stem}-checkpoints", dense, gated, device)
+        _train(network, data, network.checkpoints(folder), dense, gated, device)
     return bp.load(dense).eval().to(device), bp.load(gated, into=network.build()).eval().to(device)
 
 
 def _train(network: Trained, data: Dataset, checkpoints: Path, dense: Path, gated: Path, device: torch.device) -> None:
     training, test = batches_of(data, network.recipe, device)
-    plan = make_plan("dbb", network.recipe, len(data.train), tradeoff=network.tradeoff, precision=network.precision)
-    plan = replace(plan, rarely_evaluated=True)
     torch.manual_seed(0)
-    stages = {name: stage.written() for name, stage in network.recipe.stages.items()}
-    about = {"network": network.name, "dataset": network.dataset, "tradeoff": network.tradeoff, "stages": stages}
-    with run_store(checkpoints, about) as store, ProgressBars() as watcher:
+    with run_store(checkpoints, network.about()) as store, ProgressBars() as watcher:
+        plan = network.plan("dbb", len(data.train))
         (run,) = run_stages([network.build().to(device)], [plan], training, test, F.cross_entropy, store, watcher)
-    pretrained = network.build()
-    load_members(Members([pretrained]), read_tensors(finished_stage(checkpoints, "dense"))[0])
-    bp.save(pretrained, dense, example_inputs=test_images(replace(data, test=data.test.first(1)), torch.device("cpu"))[0])
+    example, _ = test_images(replace(data, test=data.test.first(1)), torch.device("cpu"))
+    bp.save(pretrained(network, checkpoints), dense, example_inputs=example)
     bp.save(run.model.cpu(), gated)
+
+
+def pretrained(network: Trained, checkpoints: Path) -> nn.Module:
+    """The network as it was before gates were put in, from the folder of its training."""
+    model = network.build()
+    load_members(Members([model]), read_tensors(finished_stage(checkpoints, "dense"))[0])
+    return model
 
 
 @torch.no_grad()
