@@ -107,7 +107,7 @@ def fit(
         shrink: take units that are pruned, and stay so, out of the model while it is trained, so that steps get cheaper; by default what
             the recipe says. The model that comes back has its old shapes: ``compact`` takes its pruned units out for good.
         precision: the type to compute layers in: ``float32``, or ``bfloat16``, about twice as fast on a GPU and on a processor that has
-            instructions for it. Weights and gates keep their type; those of images come back in the memory format ``channels_last``.
+            instructions for it. Weights and gates keep their type.
         device: to train on; by default where the model is.
         seed: of everything random.
         checkpoints: a folder to keep every epoch in; a call with the same folder goes on where the last one stopped, or gives its result

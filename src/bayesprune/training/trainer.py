@@ -21,6 +21,7 @@ from bayesprune.training.devices import tensor_cores
 from bayesprune.training.divergence import find_nonfinite
 from bayesprune.training.evaluation import LossFunction
 from bayesprune.training.members import Members
+from bayesprune.training.memory_format import give_back, lay_out
 from bayesprune.training.moments import Moments, read_moments, write_moments
 from bayesprune.training.narrow import Narrow
 from bayesprune.training.rank_step import step_for
@@ -96,6 +97,7 @@ class StageTrainer:
         self.kl_scales, self.rate_factors, self.precision = kl_scales, rate_factors, precision
         self.consistency = [recipe.consistency] * len(models) if consistency is None else list(consistency)
         self.perturbation = [recipe.perturbation] * len(models) if perturbation is None else list(perturbation)
+        self._laid_out = len(models) == 1 and lay_out(models[0], source, precision)
         self._train_together(models)
         possible = isinstance(source, TensorBatches) and source.n_data >= source.batch_size
         self.captures = possible and self.device.type == "cuda" and captured is not False
@@ -111,8 +113,6 @@ class StageTrainer:
 
     def _train_together(self, models: Sequence[nn.Module]) -> None:
         """Make the step of these models."""
-        if self.precision != torch.float32 and len(models) == 1:
-            models[0].to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.members = Members(models)
         self.first = self.members.first
         groups = param_groups(self.first, self.recipe.lr, weight_decay=self.recipe.weight_decay)
@@ -205,9 +205,12 @@ class StageTrainer:
         return inputs
 
     def write_back(self) -> list[nn.Module]:
-        """The models, whole, with what they have learned so far."""
-        models = self.members.write_back()
-        return models if self.shrinking is None else self.shrinking.write_back()
+        """The models, whole, with what they have learned so far; once the stage is finished, in the memory format that they came in."""
+        own = self.members.write_back()
+        models = own if self.shrinking is None else self.shrinking.write_back()
+        if self.finished and self._laid_out:
+            give_back(models[0])
+        return models
 
     def state(self) -> dict[str, Tensor]:
         """All tensors of the stage: the models' states and the optimiser's, stacked where there are several, and which units are left."""
@@ -292,7 +295,10 @@ class StageTrainer:
 
     def _train_narrow(self) -> None:
         assert self._narrow is not None
-        self._train_together([narrow.model for narrow in self._narrow])
+        models = [narrow.model for narrow in self._narrow]
+        if len(models) == 1:
+            lay_out(models[0], self.source, self.precision)
+        self._train_together(models)
 
     def _whole_state(self) -> dict[str, Tensor]:
         """The models' tensors as they would be had nothing been removed."""
