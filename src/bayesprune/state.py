@@ -1,21 +1,28 @@
 """What the code of a model writes into the model when it is called: noticed, and undone."""
 
-from collections import OrderedDict, defaultdict, deque
+import itertools
+import sys
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-_CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict)
+_CONTAINERS = (list, dict, set, deque)
+_OF_OTHERS = sys.stdlib_module_names | {"torch", "numpy"}
+"""Packages whose objects are left alone: locks, loggers, devices and the like."""
+_MOST_PARTS = 10_000
+"""Of one module: whoever keeps more in its attributes keeps data there."""
 _MISSING = object()
 
 
 @contextmanager
 def as_before(model: nn.Module) -> Iterator["State"]:
-    """Whatever happens to the model within is undone: buffers, attributes, and what is in its lists; parameters keep what is in them."""
+    """Whatever happens to the model within is undone: buffers, attributes, and what is in them; parameters keep what is in them."""
     state = State(model)
     try:
         yield state
@@ -29,7 +36,8 @@ class State:
     def __init__(self, model: nn.Module) -> None:
         # Layers that find out their sizes in their first call become others in it, for good.
         parts = {path: module for path, module in model.named_modules() if not isinstance(module, LazyModuleMixin)}
-        self._kept = {path: _Kept(vars(module)) for path, module in parts.items()}
+        seen = {id(module) for module in model.modules()}
+        self._kept = {path: _Kept(vars(module), seen) for path, module in parts.items()}
 
     def written(self) -> list[str]:
         """The paths of buffers and other attributes that were written since then, whether or not their values changed."""
@@ -44,11 +52,14 @@ class State:
 class _Kept:
     """The attributes of one module."""
 
-    def __init__(self, attributes: dict[str, Any]) -> None:
+    def __init__(self, attributes: dict[str, Any], seen: set[int]) -> None:
         self.now, self.before = attributes, dict(attributes)
-        self.contents = {name: _items(value) for name, value in attributes.items() if type(value) in _CONTAINERS}
+        self.contents = {name: _items(value) for name, value in attributes.items() if isinstance(value, _CONTAINERS)}
         named = (*attributes.items(), *attributes.get("_buffers", {}).items())
         self.tensors = {name: _Values(value) for name, value in named if _has_values(value)}
+        seen.update(id(value) for _, value in named if isinstance(value, (Tensor, *_CONTAINERS)))
+        below = {name: itertools.islice(_below(value, seen), _MOST_PARTS) for name, value in attributes.items() if name != "_buffers"}
+        self.below = {name: parts for name, found in below.items() if (parts := list(found))}
 
     def written(self) -> list[str]:
         buffers, known = self.now.get("_buffers", {}), dict(zip(*2 * [iter(self.contents.get("_buffers", ()))], strict=True))
@@ -56,6 +67,7 @@ class _Kept:
         names += [name for name in {**self.before, **self.now} if self.now.get(name, _MISSING) is not self.before.get(name, _MISSING)]
         names += [name for name, items in self.contents.items() if name != "_buffers" and not _same(_items(self.before[name]), items)]
         names += [name for name, values in self.tensors.items() if values.were_written()]
+        names += [name for name, parts in self.below.items() if any(part.were_written() for part in parts)]
         return list(dict.fromkeys(names))
 
     def restore(self) -> None:
@@ -65,8 +77,36 @@ class _Kept:
         for name, items in self.contents.items():
             if not _same(_items(self.before[name]), items):
                 _refill(self.before[name], items)
-        for values in self.tensors.values():
-            values.restore()
+        for part in itertools.chain(self.tensors.values(), *self.below.values()):
+            part.restore()
+
+
+class _Contents:
+    """What is in a container."""
+
+    def __init__(self, container: Any) -> None:
+        self.container, self.items = container, _items(container)
+
+    def were_written(self) -> bool:
+        return not _same(_items(self.container), self.items)
+
+    def restore(self) -> None:
+        if self.were_written():
+            _refill(self.container, self.items)
+
+
+class _Numbers:
+    """The elements of an array of numpy."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array, self.elements = array, array.copy()
+
+    def were_written(self) -> bool:
+        return self.array.tobytes() != self.elements.tobytes()
+
+    def restore(self) -> None:
+        if self.array.flags.writeable:
+            self.array[...] = self.elements
 
 
 class _Values:
@@ -100,6 +140,33 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
+def _below(value: object, seen: set[int]) -> Iterator["_Contents | _Numbers | _Values"]:
+    """All that can be written into below an attribute, each once: what is in containers and objects, and what is in that."""
+    waiting = [value] if isinstance(value, np.ndarray) else _inside(value)
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if _has_values(part):
+            yield _Values(part)  # type: ignore[arg-type]
+        elif isinstance(part, np.ndarray):
+            yield _Numbers(part)
+        else:
+            if isinstance(part, _CONTAINERS):
+                yield _Contents(part)
+            waiting += _inside(part)
+
+
+def _inside(value: object) -> list[Any]:
+    """What a container holds, and the attributes of a module or of an object of somebody's own."""
+    held = _items(value) if isinstance(value, (tuple, *_CONTAINERS)) else []
+    foreign = isinstance(value, (type, Tensor)) or type(value).__module__.partition(".")[0] in _OF_OTHERS
+    if (foreign and not isinstance(value, nn.Module)) or not hasattr(value, "__dict__"):
+        return held
+    return [*held, vars(value)]
+
+
 def _items(container: Any) -> list[Any]:
     return [part for item in container.items() for part in item] if isinstance(container, dict) else list(container)
 
@@ -109,10 +176,13 @@ def _same(some: list[Any], others: list[Any]) -> bool:
 
 
 def _refill(container: Any, items: list[Any]) -> None:
-    container.clear()
+    """Put items back, past whatever a class of somebody's own makes of that."""
+    kind: Any = next(each for each in (OrderedDict, *_CONTAINERS) if isinstance(container, each))
+    kind.clear(container)
     if isinstance(container, dict):
-        container.update(zip(items[::2], items[1::2], strict=True))
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            kind.__setitem__(container, key, value)
     elif isinstance(container, set):
-        container.update(items)
+        kind.update(container, items)
     else:
-        container.extend(items)
+        kind.extend(container, items)

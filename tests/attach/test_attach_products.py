@@ -140,6 +140,41 @@ def test_parameters_with_other_names_are_left_alone():
     assert any("not called 'weight'" in row.reason for row in left)
 
 
+def test_a_module_of_the_name_that_a_product_has():
+    """As in code that keeps products in modules, for quantisation."""
+
+    class MatMul(nn.Module):
+        def forward(self, a, b):
+            return a @ b
+
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.weights, self.matmul, self.last = nn.Linear(6, 6), nn.Parameter(torch.randn(6, 8)), MatMul(), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.last(torch.relu(self.matmul(torch.relu(self.first(x)), self.weights)))
+
+    torch.manual_seed(0)
+    x = torch.randn(4, 6, dtype=torch.float64)
+    gated = prune_at_random(bp.sparsify(Named().double().eval(), "bb", example_inputs=x).eval(), 0.4)
+    assert {"first.output_gate", "last.input_gate"} <= set(bp.gates(gated))
+    assert bp.compact(gated, x).max_rel_error <= 1e-12
+
+
+def test_a_weight_that_is_used_outside_of_its_module_is_named_so():
+    class Borrowing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.third = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 5, 1), nn.Conv2d(5, 4, 1)
+
+        def forward(self, x):
+            return self.third(torch.relu(self.second(torch.relu(nn.functional.conv2d(x, self.first.weight, self.first.bias)))))
+
+    left = bp.placement(bp.sparsify(Borrowing(), "bb", example_inputs=torch.randn(2, 3, 8, 8))).left_alone
+    assert any("used outside of the module" in row.reason for row in left)
+
+
 def test_while_they_are_trained_they_keep_their_width():
     x = torch.randn(4, 6)
     cuts = find_cuts(bp.sparsify(perceptron(Conv1D), "bb", example_inputs=x), x)

@@ -101,3 +101,35 @@ def test_a_layer_sees_what_becomes_of_the_parameter():
         model.wide.zero_()
     assert not layer.weight.any()
     assert layer.weight._version > version
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_are_layers_in_exported_programs_too(name):
+    def branching(model, x):
+        return PRODUCTS[name](model, x * 2 if x.shape[1] != 6 else x)
+
+    _, graph, layers = followed(branching)
+    assert graph.meta["tracer"] == "torch.export"
+    assert [type(layer) for layer in layers] == [nn.Linear]
+
+
+def test_a_product_of_a_product_reads_the_layer_that_it_became():
+    _, graph, layers = followed(lambda m, x: ((h := x @ m.wide + m.bias) @ m.tall).relu() * h.sum())
+    assert len(layers) == 2
+    _, graph, layers = followed(lambda m, x: torch.relu(x @ m.wide) @ m.tall @ m.wide)
+    assert len(layers) == 3
+    assert [layer.weight is layers[0].weight for layer in layers] == [True, False, True]
+    assert not {node.target for node in graph.graph.nodes} & {torch.matmul, torch.add}
+
+
+def test_names_of_our_own_are_not_those_of_modules():
+    class Crowded(Written):
+        def __init__(self):
+            super().__init__(None)
+            self.matmul = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3)).double()
+
+        def forward(self, x):
+            return self.matmul[1](torch.relu(self.matmul[0](torch.relu(x @ self.wide))))
+
+    graph = trace(Crowded().eval(), torch.randn(4, 6, dtype=torch.float64))
+    assert [str(node.target) for node in graph.graph.find_nodes(op="call_module")] == ["matmul_again", "matmul.0", "matmul.1"]

@@ -133,7 +133,7 @@ class _Discovery:
         """Gate the outputs of a layer, so that it and these readers become smaller; the reason if that is not possible."""
         path = str(node.target)
         if path not in self.paths:
-            return "its weight is not called 'weight' in the module that it belongs to, and no gate can control it"
+            return reasons.about_weight(self.model, self.module.get_submodule(path))
         block = [node] if self.before_norm else block_of(self.analysis, node)
         count = int(owner.max()) + 1
         # Features of a linear layer may lie in any order: numbered at random, no regular pattern lets the trial succeed.

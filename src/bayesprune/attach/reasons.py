@@ -49,6 +49,14 @@ def about_unseen(model: nn.Module, module: fx.GraphModule, smaller: Container[st
             yield LeftAlone(path, f"its parameters ({', '.join(unseen)}) are not weights of layers that sparsify knows")
 
 
+def about_weight(model: nn.Module, layer: nn.Module) -> str:
+    """Why no gate can control a layer that is no module of the model."""
+    weights = {parameter.data_ptr() for parameter in layer.parameters() if parameter.ndim > 1}
+    outside = any(each.data_ptr() in weights for name, each in model.named_parameters() if name.endswith(".weight"))
+    where = "used outside of" if outside else "not called 'weight' in"
+    return f"its weight is {where} the module that it belongs to, and no gate can control it"
+
+
 def _weights(owner: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """The parameters of a module itself that have two or more dimensions, those behind parametrisations included."""
     for name, parameter in owner.named_parameters(recurse=False):

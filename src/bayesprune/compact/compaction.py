@@ -237,9 +237,9 @@ def _warn_if_input_is_lost(analysis: Analysis, found: dict[str, Gate]) -> None:
     if any(node in facts.needed for node in inputs) or not inputs:
         return
     empty = [name for name, gate in found.items() if not bool(gate.keep().any())]
-    who = ", ".join(empty) or "the gates"
+    why = f"{', '.join(empty)} keep no unit" if empty else "the units that are kept are dead: they say the same for every input"
     warnings.warn(
-        f"the outputs no longer depend on the inputs, because {who} keep no unit: train with a smaller kl_scale or tradeoff",
+        f"the outputs no longer depend on the inputs, because {why}: train with a smaller kl_scale or tradeoff",
         BayespruneWarning,
         stacklevel=4,
     )

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from bayesprune.errors import InputError
-from bayesprune.example_inputs import ExampleInputs, batch_size, call, tensors_in, with_batch_size, with_other_values
+from bayesprune.example_inputs import ExampleInputs, batch_size, call, tensors_in, with_batch_size, with_other_sizes, with_other_values
 from bayesprune.graph.transformers import attention_written_out
 from bayesprune.prediction import evaluating
 from bayesprune.state import State, as_before
@@ -37,7 +37,8 @@ def run_watched(model: nn.Module, example_inputs: ExampleInputs) -> tuple[Any, t
         if not written:
             return result, ()
         others = with_other_values(example_inputs)
-        for inputs in (with_batch_size(others, batch_size(others) + 1), others):
+        sizes = [size for together, *_ in with_other_sizes(others) for size in (*together.smaller, *together.larger)]
+        for inputs in (with_batch_size(others, batch_size(others) + 1), *sizes, others):
             with suppress(InputError):
                 _result(model, inputs, state)
         later = _result(model, example_inputs, state)
@@ -49,6 +50,15 @@ def run_watched(model: nn.Module, example_inputs: ExampleInputs) -> tuple[Any, t
         )
     buffers = dict(model.named_buffers())
     return result, tuple(name for name in written if name in buffers)
+
+
+@contextmanager
+def after_a_call(model: nn.Module, inputs: ExampleInputs) -> Iterator[bool]:
+    """The model as a call with these inputs leaves it; whether it wrote anything into itself. Afterwards it is as before."""
+    with _watched(model, inputs) as state:
+        with suppress(InputError):
+            _result(model, inputs, state)
+        yield bool(state.written())
 
 
 def not_updated(model: nn.Module, written: tuple[str, ...], successor: str) -> str:

@@ -225,7 +225,7 @@ def layer_maker(target: Any) -> tuple[LayerMaker, tuple[str, ...]] | None:
         return None
 
 
-def layer_path(weight: str, name: str, recorded: fx.Node | None, taken: Container[str]) -> str:
+def layer_path(weight: str, name: str, recorded: fx.Node | None, taken: Container[str], reserved: Container[str] = ()) -> str:
     """The path of a layer: that of the module whose weight it has, if that is called as a module; otherwise a name of our own.
 
     Args:
@@ -233,6 +233,7 @@ def layer_path(weight: str, name: str, recorded: fx.Node | None, taken: Containe
         name: of the call, for a name of our own.
         recorded: the call in the recorded graph.
         taken: paths that others have.
+        reserved: paths that are no names of our own.
     """
     owner, _, attribute = weight.rpartition(".")
     stack = {} if recorded is None else recorded.meta.get("nn_module_stack") or {}
@@ -240,6 +241,6 @@ def layer_path(weight: str, name: str, recorded: fx.Node | None, taken: Containe
     in_attention = "Attention" in str(kind) and owner == f"{innermost}.out_proj"
     called = owner and attribute == "weight" and (owner == innermost or in_attention)
     path = owner if called else f"{owner}.{name}" if owner else name
-    while path in taken:
+    while path in taken or (not called and path in reserved):
         path += "_again"
     return path

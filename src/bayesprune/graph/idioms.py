@@ -67,7 +67,7 @@ class Idioms:
                 return self.extreme(name, bound)
         if name == "stack" and isinstance(arguments[0], (tuple, list)) and isinstance(value, Tensor) and "out" not in kwargs:
             return self.stack(arguments[0], (arguments[1] if len(arguments) > 1 else 0) % value.ndim)
-        if name == "t" and isinstance(value, Tensor):
+        if name in ("t", "numpy_T", "mT") and isinstance(value, Tensor) and value.ndim <= 2:
             return self.say(FUNCTIONS["transpose"], {"input": arguments[0], "dim0": 0, "dim1": 1}) if value.ndim == 2 else arguments[0]
         if name in ("addmm", "baddbmm"):
             return self.product_and_sum(args, kwargs)

@@ -2,6 +2,7 @@
 
 import functools
 import operator
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -33,17 +34,31 @@ class UntraceableError(Exception):
     """The recorded graph does something that the internal graph cannot say."""
 
 
-def normalise(recorded: fx.Graph, referred: dict[str, nn.Module | Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
-    """The recorded graph in the vocabulary. It shares the model's tensors; layers are copies without hooks of gates."""
+def normalise(
+    recorded: fx.Graph,
+    referred: dict[str, nn.Module | Tensor],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    reserved: Container[str] = (),
+) -> fx.GraphModule:
+    """The recorded graph in the vocabulary. It shares the model's tensors; layers are copies without hooks of gates.
+
+    Args:
+        recorded: what a tracer made.
+        referred: the modules and tensors that it refers to, by path.
+        args: positional arguments of the example.
+        kwargs: its keyword arguments.
+        reserved: paths of the model's modules, which layers that are no modules of it do not get.
+    """
     bare = {path: _bare(each) if isinstance(each, nn.Module) and not isinstance(each, Gate) else each for path, each in referred.items()}
     source = fx.GraphModule(bare, recorded)
     source.eval()
-    return _Normaliser(source, record(source, args, kwargs)).run()
+    return _Normaliser(source, record(source, args, kwargs), reserved).run()
 
 
 class _Normaliser:
-    def __init__(self, source: fx.GraphModule, values: dict[fx.Node, Any]) -> None:
-        self.source, self.values = source, values
+    def __init__(self, source: fx.GraphModule, values: dict[fx.Node, Any], reserved: Container[str]) -> None:
+        self.source, self.values, self.reserved = source, values, reserved
         self.graph = fx.Graph()
         self.idioms = Idioms(self.graph, self._say)
         self.now: dict[fx.Node, Any] = {}
@@ -61,7 +76,7 @@ class _Normaliser:
             if isinstance(new, fx.Node) and node.op != "placeholder":
                 origins.setdefault(new, node)
                 self.now[node] = self._unpacked(new, value)
-        products = Products(self.graph, self.tensors, origins)
+        products = Products(self.graph, self.tensors, origins, self.reserved)
         products.write(self.attributes)
         self.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
         used = {node.target for node in self.graph.nodes if node.op in ("call_module", "get_attr")}
@@ -196,7 +211,7 @@ class _Normaliser:
         except NotALayerError:
             return False
         weight = call.get("weight")
-        path = layer_path(str(weight.target) if isinstance(weight, fx.Node) else "", node.name, node, self.attributes)
+        path = layer_path(str(weight.target) if isinstance(weight, fx.Node) else "", node.name, node, self.attributes, self.reserved)
         self.attributes[path] = layer
         self.now[node] = self.graph.call_module(path, (call["input"],))
         return True

@@ -23,7 +23,7 @@ class Trial:
     result: Any
 
 
-def in_other_sizes(model: nn.Module, example_inputs: ExampleInputs, expected: Any) -> tuple[list[Trial], list[Trial]]:
+def in_other_sizes(model: nn.Module, example_inputs: ExampleInputs, expected: Any) -> list[Trial]:
     """Inputs of other sizes that the model takes: one of every kind, and larger ones where those are smaller.
 
     A branch of the code may lie on either side of the example's size.
@@ -34,12 +34,12 @@ def in_other_sizes(model: nn.Module, example_inputs: ExampleInputs, expected: An
         expected: what it computes for them.
     """
     found = _tried(model, example_inputs, expected, with_batch_size(example_inputs, 2))
-    if not found[0] and batch_size(example_inputs) != 2 and _runs(model, with_batch_size(example_inputs, 2)) is None:
+    if not found and batch_size(example_inputs) != 2 and _runs(model, with_batch_size(example_inputs, 2)) is None:
         return _tried(model, example_inputs, expected, example_inputs)  # A model for this batch size only.
     return found
 
 
-def _tried(model: nn.Module, example_inputs: ExampleInputs, expected: Any, base: ExampleInputs) -> tuple[list[Trial], list[Trial]]:
+def _tried(model: nn.Module, example_inputs: ExampleInputs, expected: Any, base: ExampleInputs) -> list[Trial]:
     taken = _taker(model, example_inputs, expected)
     others: dict[Shapes, Trial] = {}
     larger: dict[Shapes, Trial] = {}
@@ -50,7 +50,7 @@ def _tried(model: nn.Module, example_inputs: ExampleInputs, expected: Any, base:
         if not _add_first(larger, taken, together.larger):
             for part in apart:
                 _add_first(larger, taken, part.larger)
-    return list(others.values()), [trial for shapes, trial in larger.items() if shapes not in others]
+    return list((others | larger).values())
 
 
 def _add_first(found: dict[Shapes, Trial], taken: Callable[[ExampleInputs], Trial | None], alternatives: Iterable[ExampleInputs]) -> bool:

@@ -4,7 +4,7 @@ Units leave through a layer, whatever the orientation in which the model holds i
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, fx, nn
@@ -19,7 +19,6 @@ class _Product:
 
     Attributes:
         node: what computes it, without the bias.
-        read: the activation.
         weight: the parameter.
         inputs_first: whether the parameter holds its inputs in its first dimension.
         bias: the parameter that is added, if there is one.
@@ -27,11 +26,17 @@ class _Product:
     """
 
     node: fx.Node
-    read: fx.Node
     weight: fx.Node
     inputs_first: bool
     bias: fx.Node | None
     result: fx.Node
+
+    @property
+    def read(self) -> fx.Node:
+        """The activation; that of a product which has become a layer meanwhile is the layer's."""
+        (read, *_) = self.node.args
+        assert isinstance(read, fx.Node)
+        return read
 
 
 class Products:
@@ -41,10 +46,13 @@ class Products:
         graph: in the vocabulary; it is rewritten.
         tensors: what is behind its attribute nodes.
         origins: the node of the recorded graph, which knows in which module it is called, for each node.
+        reserved: paths of the model's modules, which are no names for others.
     """
 
-    def __init__(self, graph: fx.Graph, tensors: Mapping[fx.Node, Tensor], origins: Mapping[fx.Node, fx.Node]) -> None:
-        self.graph, self.tensors, self.origins = graph, tensors, origins
+    def __init__(
+        self, graph: fx.Graph, tensors: Mapping[fx.Node, Tensor], origins: Mapping[fx.Node, fx.Node], reserved: Container[str] = ()
+    ) -> None:
+        self.graph, self.tensors, self.origins, self.reserved = graph, tensors, origins, reserved
         self.inputs_first: set[str] = set()
         """Paths of layers whose weight the model holds the other way round."""
 
@@ -66,7 +74,7 @@ class Products:
             bias = None if product.bias is None or not with_bias else self.tensors[product.bias]
             replaced = product.node if bias is None else product.result
             origin = self.origins.get(replaced) or self.origins.get(product.node)
-            path = layer_path(str(product.weight.target), product.node.name, origin, attributes)
+            path = layer_path(str(product.weight.target), product.node.name, origin, attributes, self.reserved)
             attributes[path] = adopted_linear(weight, bias)
             with self.graph.inserting_before(replaced):
                 layer = self.graph.call_module(path, (product.read,))
@@ -98,10 +106,10 @@ class Products:
         inputs_first = turned == (node.target == FUNCTIONS["linear"].target)
         if any(each is not None for each in rest):
             bias = self._bias(rest[0], weight, inputs_first)
-            return None if bias is None else _Product(node, read, weight, inputs_first, bias, node)
+            return None if bias is None else _Product(node, weight, inputs_first, bias, node)
         added = self._added(node)
         bias = None if added is None else self._bias(added[1], weight, inputs_first)
-        return _Product(node, read, weight, inputs_first, bias, node if added is None or bias is None else added[0])
+        return _Product(node, weight, inputs_first, bias, node if added is None or bias is None else added[0])
 
     def _matrix(self, node: object) -> tuple[fx.Node, bool] | None:
         """The parameter that a node stands for, if it is a matrix, and whether the node is its transpose."""

@@ -21,7 +21,7 @@ from bayesprune.example_inputs import (
     with_other_values,
     with_own_memory,
 )
-from bayesprune.graph.calls import run_example, run_watched
+from bayesprune.graph.calls import after_a_call, run_example, run_watched
 from bayesprune.graph.export_tracing import export_graph
 from bayesprune.graph.fx_tracing import fx_graph
 from bayesprune.graph.normalise import normalise, refuse
@@ -62,27 +62,44 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
     if not tensors_in(expected):
         raise InputError(f"{type(model).__name__} returns no tensors that a graph could be compared with, but {type(expected).__name__}")
     example_inputs, expected = _with_a_second_input(model, example_inputs, expected)
-    others, larger = in_other_sizes(model, example_inputs, expected)
-    reasons: dict[str, str] = {}
-    found: list[fx.GraphModule] = []
+    trials = in_other_sizes(model, example_inputs, expected)
+    follow = partial(_first_that_follows, model, example_inputs, expected, trials)
     with evaluating(model), quiet_tracers():  # The graph shares its gates, which must not draw masks or move statistics.
-        for name, tracer in _TRACERS:
-            try:
-                module, difference = _followed(model, tracer, example_inputs, expected)
-            except InputError:
-                raise
-            except Exception as error:  # noqa: BLE001  Tracers raise whatever the model's code makes of their proxies.
-                reasons.setdefault(name, (str(error).strip() or type(error).__name__).splitlines()[0])
-                continue
-            module.meta["tracer"], module.meta["written"] = name, written
-            if _follows_elsewhere(module, difference, [*others, *larger]):
-                return _annotated(module, example_inputs, [each.inputs for each in others])
-            found.append(module)
-        if not found:
+        module, reasons = follow()
+        if (module is None or module.meta["only_size"]) and trials:
+            with after_a_call(model, max((trial.inputs for trial in trials), key=_numel)) as has_written:
+                # A cache that grows with the inputs: no graph makes it, but one that is large enough can be read.
+                module = (follow()[0] if has_written else None) or module
+        if module is None:
             _refuse_what_cannot_be_a_graph(model, example_inputs, expected)
             raise refuse(model, reasons)
-        found[0].meta["only_size"] = True
-        return _annotated(found[0], example_inputs, [])
+        module.meta["written"] = written
+        return _annotated(module, example_inputs, [] if module.meta["only_size"] else [trial.inputs for trial in trials])
+
+
+def _first_that_follows(
+    model: nn.Module, example_inputs: ExampleInputs, expected: Any, trials: Sequence[Trial]
+) -> tuple[fx.GraphModule | None, dict[str, str]]:
+    """The graph of the first tracer that follows the model in all sizes, or else for the example's; and what kept the others from it."""
+    reasons: dict[str, str] = {}
+    found: fx.GraphModule | None = None
+    for name, tracer in _TRACERS:
+        try:
+            module, difference = _followed(model, tracer, example_inputs, expected)
+        except InputError:
+            raise
+        except Exception as error:  # noqa: BLE001  Tracers raise whatever the model's code makes of their proxies.
+            reasons.setdefault(name, (str(error).strip() or type(error).__name__).splitlines()[0])
+            continue
+        module.meta["tracer"], module.meta["only_size"] = name, not _follows_elsewhere(module, difference, trials)
+        if not module.meta["only_size"]:
+            return module, reasons
+        found = found or module
+    return found, reasons
+
+
+def _numel(inputs: ExampleInputs) -> int:
+    return sum(tensor.numel() for tensor in tensors_in(inputs))
 
 
 def _refuse_what_cannot_be_a_graph(model: nn.Module, example_inputs: ExampleInputs, expected: Any) -> None:
@@ -110,7 +127,7 @@ def _followed(model: nn.Module, tracer: Tracer, example_inputs: ExampleInputs, e
     with as_before(model):
         graph, referred = tracer(model, args, kwargs)
     with as_before(model):  # What was recorded writes as the model does.
-        module = normalise(graph, referred, args, kwargs)
+        module = normalise(graph, referred, args, kwargs, {path for path, _ in model.named_modules(remove_duplicate=False)})
     module.eval()
     difference = _check(module, example_inputs, expected)
     _check_elsewhere(model, module, example_inputs)

@@ -1,6 +1,7 @@
 """What is known about the activations of a network, and small questions that all rules ask of its graph."""
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ class Analysis:
     Attributes:
         module: the graph, annotated with shapes.
         rigid: nodes that are taken as black boxes, whatever they compute.
-        sized: constant nodes that are computed in part all the same, for their size: their first elements are taken as unknown.
+        sized: constant nodes that are computed in part all the same, for their size: the indices that are taken as unknown.
         calls: the calls of a layer that is called several times, for each of them; if one is rigid, all are.
         generic: whether the numbers in the layers are taken for any others.
         known: what is known of a node's result.
@@ -32,9 +33,9 @@ class Analysis:
         module: fx.GraphModule,
         rigid: frozenset[fx.Node] = frozenset(),
         generic: bool = False,
-        sized: frozenset[fx.Node] = frozenset(),
+        sized: Mapping[fx.Node, frozenset[int]] | None = None,
     ) -> None:
-        self.module, self.sized = module, sized
+        self.module, self.sized = module, sized or {}
         tied, self.calls = sharing(module)
         self.rigid = rigid | tied | {other for node in rigid for other in self.calls.get(node, ())}
         self.generic = generic

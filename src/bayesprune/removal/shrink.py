@@ -11,11 +11,11 @@ from functools import reduce
 import torch
 from torch import Tensor, fx
 
-from bayesprune.removal.analysis import Analysis, is_number, shape_of
+from bayesprune.removal.analysis import Analysis, everything, is_number, shape_of
 from bayesprune.removal.rebuild import CannotRemoveError, Rebuild, SizeUnknownError
 from bayesprune.removal.rules import rule_for
 from bayesprune.removal.sharing import disagreement
-from bayesprune.removal.status import Known, anywhere, compressed, known, on_dimension
+from bayesprune.removal.status import Known, along, anywhere, compressed, known, on_dimension
 
 
 def shrink(module: fx.GraphModule, rigid: frozenset[fx.Node] = frozenset()) -> tuple[fx.GraphModule, Analysis]:
@@ -25,7 +25,7 @@ def shrink(module: fx.GraphModule, rigid: frozenset[fx.Node] = frozenset()) -> t
     the rest is done again. So are the calls of a layer that do not need the same of it. A constant whose size only the removed part knew
     is computed in part.
     """
-    sized: frozenset[fx.Node] = frozenset()
+    sized: dict[fx.Node, frozenset[int]] = {}
     while True:
         analysis = analyse(module, rigid, sized=sized)
         call = disagreement(analysis)
@@ -35,8 +35,9 @@ def shrink(module: fx.GraphModule, rigid: frozenset[fx.Node] = frozenset()) -> t
         try:
             return rebuild(analysis), analysis
         except CannotRemoveError as obstacle:
-            if isinstance(obstacle, SizeUnknownError) and obstacle.node not in sized:
-                sized = sized | {obstacle.node}
+            more = _one_more(analysis, obstacle.node) if isinstance(obstacle, SizeUnknownError) else None
+            if more is not None:
+                sized = {**sized, obstacle.node: more}
                 continue
             blamed = {obstacle.node, obstacle.asked_by} - rigid
             if not blamed:
@@ -50,7 +51,7 @@ def analyse(
     zeros: Mapping[fx.Node, Tensor] | None = None,
     baseline: Analysis | None = None,
     generic: bool = False,
-    sized: frozenset[fx.Node] = frozenset(),
+    sized: Mapping[fx.Node, frozenset[int]] | None = None,
 ) -> Analysis:
     """What is known and what is needed of every activation.
 
@@ -60,7 +61,7 @@ def analyse(
         zeros: elements of activations to take as zero, as statuses.
         baseline: an analysis of the same network without the zeros, from which everything is taken that they do not reach.
         generic: ask what holds for any numbers in the layers, rather than for those that are there.
-        sized: constant nodes to compute in part, for their size.
+        sized: constant nodes to compute in part, for their size, and which indices of them.
     """
     if baseline is not None:
         return _with(baseline, zeros or {})
@@ -118,7 +119,7 @@ def _find_known(analysis: Analysis, node: fx.Node, zeros: Mapping[fx.Node, Tenso
     if node in zeros:
         found = _with_zeros(found, zeros[node])
     if found is not None and node in analysis.sized:
-        found = _without_first(found, node)
+        found = _without(found, node, analysis.sized[node])
     fact = None if found is None else found.wherever(node.meta.get("resizes", ()))
     if fact is not None:
         analysis.known[node] = fact
@@ -187,13 +188,29 @@ def _is_constant(analysis: Analysis, node: fx.Node, needed: Tensor) -> bool:
     return fact is not None and node.op != "get_attr" and not bool((needed & ~fact.mask).any())
 
 
-def _without_first(fact: Known, node: fx.Node) -> Known | None:
-    """What is known but for the first index of a dimension that has one size for all inputs; nothing, if there is no such dimension."""
-    for dim, size in enumerate(shape_of(node)):
-        if dim not in node.meta["varies"] and size > 1:
-            later = on_dimension(torch.arange(size) > 0, dim, len(shape_of(node)))
-            return known(fact.mask & later, fact.value)
-    return None
+def _without(fact: Known, node: fx.Node, indices: frozenset[int]) -> Known | None:
+    """What is known but for these indices of the first dimension that has one size for all inputs; nothing, if there is none."""
+    dim = _steady(node)
+    if dim is None:
+        return None
+    others = torch.tensor([index not in indices for index in range(shape_of(node)[dim])])
+    return known(fact.mask & on_dimension(others, dim, len(shape_of(node))), fact.value)
+
+
+def _one_more(analysis: Analysis, node: fx.Node) -> frozenset[int] | None:
+    """Of a constant, the indices to compute for its size: one more that is needed; None if that does not help."""
+    there, dim = analysis.sized.get(node, frozenset()), _steady(node)
+    if dim is None:
+        return None if node in analysis.sized else frozenset()
+    size = shape_of(node)[dim]
+    # Who reads a constant as a whole does not say that it needs any of it.
+    wanted = along(analysis.needed.get(node, everything(node)), dim, size).nonzero().flatten().tolist()
+    return next((there | {index} for index in wanted if index not in there), None)
+
+
+def _steady(node: fx.Node) -> int | None:
+    """The first dimension that has several indices, as many for all inputs."""
+    return next((dim for dim, size in enumerate(shape_of(node)) if dim not in node.meta["varies"] and size > 1), None)
 
 
 def _with_zeros(fact: Known | None, zero: Tensor) -> Known | None:
