@@ -43,11 +43,15 @@ def main() -> None:
     warnings.simplefilter("ignore", BayespruneWarning)
     torch.set_num_threads(arguments.threads)
     measuring = None if arguments.rows is None else Measuring(arguments.rows, arguments.inputs, arguments.threads)
+    if measuring is not None:
+        _ready_made(measuring, arguments)
     for network in TRAINED:
         if network.name in arguments.only:
             _trained_one(network, measuring, arguments)
-    if measuring is None:
-        return
+
+
+def _ready_made(measuring: Measuring, arguments: argparse.Namespace) -> None:
+    """Those that need no training."""
     data = load_dataset("mnist")
     images, _ = test_images(data, arguments.device)
     for name in LENETS:

@@ -63,8 +63,9 @@ def test_hooks_on_any_module_see_what_the_compacted_network_computes(register, c
     assert seen == called
 
 
-def test_hooks_may_change_results():
+@pytest.mark.parametrize("copied", [lambda adaptive: adaptive, copy.deepcopy, lambda adaptive: pickle.loads(pickle.dumps(adaptive))])
+def test_hooks_may_change_results(copied):
     staged, inputs = from_gallery("lenet5")
-    adaptive = force(adapt(staged, inputs), NETWORK_WAYS[-1], len(inputs[0]))
+    adaptive = force(copied(adapt(staged, inputs)), NETWORK_WAYS[-1], len(inputs[0]))
     adaptive.compacted.register_forward_hook(lambda *_: torch.zeros(()))
     assert adaptive(*inputs).shape == ()

@@ -125,8 +125,11 @@ class AdaptiveModel(nn.Module):
         self.natives: Any = nn.ModuleList(native for native in self.parts.natives if native is not None)
         self.unused, self.shapes = self.parts.unused, self.parts.shapes
         self._device = _device_of(compacted)
-        parts = [vars(module) for module in compacted.modules()]
-        self._hooks = tuple(part[kind] for kind in _HOOKS for part in parts)
+        self._hooks = _hooks_of(compacted)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._hooks = _hooks_of(self.compacted)  # A graph's copy is made anew, with hooks of its own.
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         inputs = (*args, *kwargs.values())
@@ -331,6 +334,11 @@ def _batch(inputs: tuple[Any, ...]) -> int:
     if inputs and isinstance(inputs[0], Tensor) and inputs[0].ndim:
         return inputs[0].shape[0]
     return next((leaf.shape[0] for leaf in inputs if isinstance(leaf, Tensor) and leaf.ndim), 1)
+
+
+def _hooks_of(network: nn.Module) -> tuple[dict[int, Any], ...]:
+    """All hooks on its modules, those that are yet to come included."""
+    return tuple(vars(module)[kind] for kind in _HOOKS for module in network.modules())
 
 
 def _device_of(network: nn.Module) -> torch.device:
