@@ -32,7 +32,7 @@ class Price:
 
 
 LAYER_PRICES = {"lenet5-caffe": (Price(500.0), Price(15.0), Price(1.0), Price(10.0))}
-"""Of L0, layer by layer, where one for all does not do. Of the eight sets in results/tuning.jsonl, one seed each, four come near the
+"""Of L0, layer by layer, where one for all does not do. Of the first eight sets in results/tuning.jsonl, one seed each, four come near the
 speed-up of the paper's main table; of these, this one had the fewest errors there on validation images."""
 
 _LENET5_CONVOLUTIONS = {"bb": (20.0, 8.0), "sbp": (20.0, 8.0), "gd": (20.0, 8.0), "vib": (24.0 * 24.0, 8.0 * 8.0)}
