@@ -1,6 +1,6 @@
-"""What a training step costs on a processor with images pixel by pixel in memory (`channels_last`), as they are trained, or plane by plane.
+"""What a training step costs on a processor with images pixel by pixel in memory (`channels_last`), or plane by plane.
 
-Networks with and without BB gates, in turns. Appends a row for each to results/memory-format.jsonl:
+The trainer puts those networks into the first order that gain here. Networks with and without BB gates, in turns. Appends a row for each to results/memory-format.jsonl:
 
     python -m benchmarks.memory_format
 """
@@ -20,7 +20,7 @@ from bayesprune.attach import sparsify
 from bayesprune.benchmark.result import machine_facts
 from bayesprune.data import TensorBatches
 from bayesprune.data.dataset import Split
-from bayesprune.models import DenseNet, MobileNetV2, ResNet, build_network
+from bayesprune.models import DenseNet, MobileNetV2, ResNet, build_network, resnet50
 from bayesprune.storage import append_row, make_folder
 from bayesprune.training import trainer
 from bayesprune.training.recipes import StageRecipe
@@ -31,6 +31,7 @@ NETWORKS = {
     "resnet": (ResNet, (3, 32, 32), 32),
     "mobilenet-v2": (MobileNetV2, (3, 32, 32), 32),
     "densenet": (DenseNet, (3, 32, 32), 32),
+    "resnet-50": (lambda: resnet50(num_classes=10), (3, 64, 64), 16),
     "vgg-like": (lambda: build_network("vgg-like"), (3, 32, 32), 32),
 }
 """How to make each, and the shape and number of images in a batch."""
@@ -41,10 +42,11 @@ def stages(model: nn.Module, shape: tuple[int, ...], batch_size: int, steps: int
     images = torch.randint(0, 256, (steps * batch_size, *shape), dtype=torch.uint8)
     split = Split(images, torch.randint(0, 10, (len(images),)))
     source = TensorBatches(split, (0.5,) * shape[0], (0.25,) * shape[0], batch_size, "cpu")
-    made, lay_out = {}, trainer.lay_out
-    for name, function in (("planes", lambda *_: False), ("pixels", lay_out)):
-        trainer.lay_out = function  # type: ignore[assignment]
-        made[name] = trainer.StageTrainer([copy.deepcopy(model)], source, StageRecipe(epochs=1000), F.cross_entropy)
+    made = {}
+    trainer.lay_out = lambda *_: False  # type: ignore[assignment]
+    for name, order in (("planes", torch.contiguous_format), ("pixels", torch.channels_last)):
+        laid_out: Any = copy.deepcopy(model).to(memory_format=order)  # type: ignore[call-overload]
+        made[name] = trainer.StageTrainer([laid_out], source, StageRecipe(epochs=1000), F.cross_entropy)
     return made
 
 

@@ -38,6 +38,10 @@ def network(view=False):
     return Small(view)
 
 
+def wide():
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 512, 3), nn.Flatten())
+
+
 def batches():
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (40, 1, 10, 10), dtype=torch.uint8, generator=generator)
@@ -55,6 +59,10 @@ def trained(model, epochs=2, **options):
     return stage
 
 
+def test_wide_networks_are_laid_out_for_bfloat16():
+    assert lay_out(wide(), batches(), torch.bfloat16)
+
+
 def test_a_network_of_convolutions_is_laid_out_and_given_back():
     model = network()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -68,8 +76,14 @@ def test_a_network_of_convolutions_is_laid_out_and_given_back():
 
 @pytest.mark.parametrize(
     "model",
-    [network(view=True), network().double(), nn.Sequential(nn.Flatten(), nn.Linear(100, 3)), network().to(memory_format=PIXELS)],
-    ids=["code that counts on the other format", "double precision", "no images", "laid out by its owner"],
+    [
+        network(view=True),
+        network().double(),
+        nn.Sequential(nn.Flatten(), nn.Linear(100, 3)),
+        network().to(memory_format=PIXELS),
+        wide(),
+    ],
+    ids=["code that counts on the other format", "double precision", "no images", "laid out by its owner", "wide"],
 )
 def test_others_are_left_alone(model):
     before = formats(model)

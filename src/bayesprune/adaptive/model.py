@@ -128,7 +128,7 @@ class AdaptiveModel(nn.Module):
         self._hooks = _hooks_of(compacted)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._hooks = _hooks_of(self.compacted)  # A graph's copy is made anew, with hooks of its own.
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
