@@ -1,6 +1,7 @@
 """What a training step costs on a processor with images pixel by pixel in memory (`channels_last`), or plane by plane.
 
-The trainer puts those networks into the first order that gain here. Networks with and without BB gates, in turns. Appends a row for each to results/memory-format.jsonl:
+The trainer puts those networks into the first order that gain here. With and without BB gates, in turns. Appends a row for each to
+results/memory-format.jsonl:
 
     python -m benchmarks.memory_format
 """
