@@ -29,6 +29,8 @@ from bayesprune.storage import read_rows, write_rows, write_tensors
 from bayesprune.training.recipes import Recipe, StageRecipe
 from bayesprune.training.watching import Silent
 
+pytestmark = pytest.mark.filterwarnings("ignore:the outputs no longer depend")  # Networks as small as these may lose a whole layer.
+
 GROUPS, HIDDEN = ((6, 6), (8,), (8,), (8,), (8,)), 10
 UNITS = [6, 6, 8, 8, 8, 8, 8, 10]
 EPOCHS = {"dense": 2, "pruned": 4, "dependent": 2}
