@@ -2,7 +2,7 @@
 
 The LeNets whose DBB models lie in results/models; a wide perceptron and wide convolutions on MNIST that are trained here (BB with a weak
 trade-off, so that many units are kept, then DBB, which picks few of them for an image); VGG-like on CIFAR-10, in the folder that
-BAYESPRUNE_DATA names, trained here too: 85 epochs, for which a GPU is wanted; and, where it is named with --only, a very wide perceptron
+BAYESPRUNE_DATA names, trained here too, for about an hour on two cores; and, where it is named with --only, a very wide perceptron
 whose masks are random. What is trained on one device can be measured on another: the networks are kept.
 
     python -m benchmarks.per_input --rows results/per-input.jsonl --figures docs/figures
