@@ -1,7 +1,9 @@
 """What a model's code writes into the model is noticed, and undone."""
 
 import copy
+import weakref
 from collections import Counter, deque
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -161,3 +163,41 @@ def test_an_object_that_a_tracer_wrote_into():
     bp.compact(gated, x)
     assert torch.equal(gated.cache.last, torch.zeros(2))
     copy.deepcopy(gated)
+
+
+def test_what_is_large_is_data_and_left_alone():
+    model = Remembering()
+    model.words = {"table": {str(number): number for number in range(20_000)}, "few": {"a": 1}}
+    with as_before(model) as state:
+        model.words["table"]["0"] = 7
+        assert state.written() == []
+        model.words["few"]["a"] = 2
+        assert state.written() == ["words"]
+    assert model.words["table"]["0"] == 7
+    assert model.words["few"] == {"a": 1}
+
+
+def test_objects_that_answer_nothing():
+    class Silent:
+        __slots__ = ()
+
+        def __getattr__(self, name):
+            raise RuntimeError(name)
+
+    class Refusing(dict):
+        def items(self):
+            raise RuntimeError("items")
+
+    model = Remembering(lambda model: model.own.add_(1))
+    gone = weakref.proxy(Remembering())
+    model.odd, model.repeated = [Silent(), gone, Refusing(a=1), nn.LazyLinear(3)], model.steps[:1].expand(3)
+    model.namespace = SimpleNamespace(count=1)
+    model.array = [np.zeros(2)]
+    with as_before(model) as state:
+        model.namespace.count = 2
+        model.steps.add_(1)
+        model.array[0].resize(5, refcheck=False)
+        model(torch.ones(1, 2))
+        assert {"own", "steps", "namespace", "array"} <= set(state.written())
+    assert model.namespace.count == 1
+    assert torch.equal(model.steps, torch.zeros(3))

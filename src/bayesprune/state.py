@@ -2,10 +2,11 @@
 
 import itertools
 import sys
-from collections import OrderedDict, deque
+from collections import OrderedDict, UserDict, UserList, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -15,8 +16,9 @@ from torch.nn.modules.lazy import LazyModuleMixin
 _CONTAINERS = (list, dict, set, deque)
 _OF_OTHERS = sys.stdlib_module_names | {"torch", "numpy"}
 """Packages whose objects are left alone: locks, loggers, devices and the like."""
-_MOST_PARTS = 10_000
-"""Of one module: whoever keeps more in its attributes keeps data there."""
+_OWN = (nn.Module, SimpleNamespace, UserDict, UserList)
+_MOST_PARTS, _MOST_ELEMENTS = 10_000, 10_000_000
+"""Of one module, one container below its attributes, one array there: whoever keeps more keeps data there, and it is left alone."""
 _MISSING = object()
 
 
@@ -105,7 +107,7 @@ class _Numbers:
         return self.array.tobytes() != self.elements.tobytes()
 
     def restore(self) -> None:
-        if self.array.flags.writeable:
+        if self.array.flags.writeable and self.array.shape == self.elements.shape:
             self.array[...] = self.elements
 
 
@@ -123,7 +125,7 @@ class _Values:
         if self.tensor.shape != self.elements.shape or self.tensor.dtype != self.elements.dtype:
             self.tensor.data = self.elements
         elif self._differ():
-            with torch.no_grad():
+            with torch.inference_mode() if self.tensor.is_inference() else torch.no_grad():
                 self.tensor.copy_(self.elements)
 
     def _differ(self) -> bool:
@@ -131,8 +133,10 @@ class _Values:
         return a.shape != b.shape or not bool(((a == b) | ((a != a) & (b != b))).all())
 
 
-def _has_values(value: object) -> bool:
-    return type(value) is Tensor and not value.is_meta and not value.is_quantized and value.layout is torch.strided
+def _has_values(value: object) -> TypeGuard[Tensor]:
+    if type(value) is not Tensor or value.is_meta or value.is_quantized or value.layout is not torch.strided:
+        return False
+    return all(step > 0 for size, step in zip(value.shape, value.stride(), strict=True) if size > 1)  # Else elements are the same one.
 
 
 def _version(tensor: Tensor) -> int:
@@ -142,33 +146,45 @@ def _version(tensor: Tensor) -> int:
 
 def _below(value: object, seen: set[int]) -> Iterator["_Contents | _Numbers | _Values"]:
     """All that can be written into below an attribute, each once: what is in containers and objects, and what is in that."""
-    waiting = [value] if isinstance(value, np.ndarray) else _inside(value)
+    waiting = [value] if type(value) is np.ndarray else _inside(value)
     while waiting:
         part = waiting.pop()
         if id(part) in seen:
             continue
         seen.add(id(part))
         if _has_values(part):
-            yield _Values(part)  # type: ignore[arg-type]
-        elif isinstance(part, np.ndarray):
-            yield _Numbers(part)
-        else:
-            if isinstance(part, _CONTAINERS):
+            if part.numel() <= _MOST_ELEMENTS:
+                yield _Values(part)
+        elif type(part) is np.ndarray:
+            if part.size <= _MOST_ELEMENTS:
+                yield _Numbers(part)
+        elif not issubclass(type(part), LazyModuleMixin):
+            if issubclass(type(part), _CONTAINERS) and len(part) <= _MOST_PARTS:
                 yield _Contents(part)
             waiting += _inside(part)
 
 
 def _inside(value: object) -> list[Any]:
     """What a container holds, and the attributes of a module or of an object of somebody's own."""
-    held = _items(value) if isinstance(value, (tuple, *_CONTAINERS)) else []
-    foreign = isinstance(value, (type, Tensor)) or type(value).__module__.partition(".")[0] in _OF_OTHERS
-    if (foreign and not isinstance(value, nn.Module)) or not hasattr(value, "__dict__"):
+    kind = type(value)  # Not what the object says of itself, which may be anything.
+    held = _items(value) if issubclass(kind, (tuple, *_CONTAINERS)) and len(value) <= _MOST_PARTS else []  # type: ignore[arg-type]
+    foreign = issubclass(kind, (type, Tensor)) or kind.__module__.partition(".")[0] in _OF_OTHERS
+    if foreign and not issubclass(kind, _OWN):
         return held
-    return [*held, vars(value)]
+    try:
+        return [*held, object.__getattribute__(value, "__dict__")]
+    except AttributeError:
+        return held
 
 
 def _items(container: Any) -> list[Any]:
-    return [part for item in container.items() for part in item] if isinstance(container, dict) else list(container)
+    """Past whatever a class of somebody's own makes of that."""
+    kind = _kind(container)
+    return [part for item in kind.items(container) for part in item] if issubclass(kind, dict) else list(kind.__iter__(container))
+
+
+def _kind(container: Any) -> Any:
+    return next(each for each in (OrderedDict, *_CONTAINERS, tuple) if issubclass(type(container), each))
 
 
 def _same(some: list[Any], others: list[Any]) -> bool:
@@ -177,7 +193,7 @@ def _same(some: list[Any], others: list[Any]) -> bool:
 
 def _refill(container: Any, items: list[Any]) -> None:
     """Put items back, past whatever a class of somebody's own makes of that."""
-    kind: Any = next(each for each in (OrderedDict, *_CONTAINERS) if isinstance(container, each))
+    kind = _kind(container)
     kind.clear(container)
     if isinstance(container, dict):
         for key, value in zip(items[::2], items[1::2], strict=True):

@@ -69,7 +69,9 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
         if (module is None or module.meta["only_size"]) and trials:
             with after_a_call(model, max((trial.inputs for trial in trials), key=_numel)) as has_written:
                 # A cache that grows with the inputs: no graph makes it, but one that is large enough can be read.
-                module = (follow()[0] if has_written else None) or module
+                again = follow()[0] if has_written else None
+            if again is not None and _follows_elsewhere(again, _SAME, [Trial(example_inputs, expected), *trials]):
+                module = again  # Also now that what the model wrote into itself is undone.
         if module is None:
             _refuse_what_cannot_be_a_graph(model, example_inputs, expected)
             raise refuse(model, reasons)

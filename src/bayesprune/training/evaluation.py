@@ -161,6 +161,6 @@ def measure_members(
         evaluations = evaluate_members(members, source, loss)
     measured = []
     for each, evaluation in zip(kept, evaluations, strict=True):
-        size = measure_size(whole or members.first, each, evaluation.used)
+        size = measure_size(members.first if whole is None else whole, each, evaluation.used)
         measured.append({"error": evaluation.error, **vars(size)})
     return measured

@@ -97,7 +97,7 @@ class StageTrainer:
         self.kl_scales, self.rate_factors, self.precision = kl_scales, rate_factors, precision
         self.consistency = [recipe.consistency] * len(models) if consistency is None else list(consistency)
         self.perturbation = [recipe.perturbation] * len(models) if perturbation is None else list(perturbation)
-        self._laid_out = len(models) == 1 and lay_out(models[0], source, precision)
+        self._laid_out = lay_out(models[0], source, precision) if len(models) == 1 else []
         self._train_together(models)
         possible = isinstance(source, TensorBatches) and source.n_data >= source.batch_size
         self.captures = possible and self.device.type == "cuda" and captured is not False
@@ -208,8 +208,8 @@ class StageTrainer:
         """The models, whole, with what they have learned so far; once the stage is finished, in the memory format that they came in."""
         own = self.members.write_back()
         models = own if self.shrinking is None else self.shrinking.write_back()
-        if self.finished and self._laid_out:
-            give_back(models[0])
+        if self.finished:
+            give_back(self._laid_out)
         return models
 
     def state(self) -> dict[str, Tensor]:
