@@ -44,7 +44,7 @@ def stages(model: nn.Module, shape: tuple[int, ...], batch_size: int, steps: int
     split = Split(images, torch.randint(0, 10, (len(images),)))
     source = TensorBatches(split, (0.5,) * shape[0], (0.25,) * shape[0], batch_size, "cpu")
     made = {}
-    trainer.lay_out = lambda *_: False  # type: ignore[assignment]
+    trainer.lay_out = lambda *_: []
     for name, order in (("planes", torch.contiguous_format), ("pixels", torch.channels_last)):
         laid_out: Any = copy.deepcopy(model).to(memory_format=order)  # type: ignore[call-overload]
         made[name] = trainer.StageTrainer([laid_out], source, StageRecipe(epochs=1000), F.cross_entropy)

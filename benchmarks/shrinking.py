@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from bayesprune.data import load_dataset
+from bayesprune.data import Dataset, load_dataset
 from bayesprune.experiments.main_job import batches_of, surroundings
 from bayesprune.storage import append_row, make_folder, read_tensors
 from bayesprune.training.stages import run_stages
@@ -35,7 +35,7 @@ def main() -> None:
     data = load_dataset(VGG.dataset)
     trained(VGG, data, arguments.work, arguments.device)
     shrunk = read_tensors(finished_stage(VGG.checkpoints(arguments.work), "pruned"))[1]["results"][0]
-    whole = pruned_whole(VGG, arguments.work, arguments.device)
+    whole = pruned_whole(VGG, data, arguments.work, arguments.device)
     make_folder(arguments.rows.parent)
     for shrinks, result in ((True, shrunk), (False, whole)):
         about = {"benchmark": "shrinking", "network": VGG.name, "dataset": VGG.dataset, "method": "bb", "tradeoff": VGG.tradeoff}
@@ -44,10 +44,9 @@ def main() -> None:
         print(f"shrinking {shrinks!s:5}  {row['error']:.2f} %  {sum(row['kept'])} units  {row['seconds']:.0f} s", flush=True)
 
 
-def pruned_whole(network: Trained, folder: Path, device: torch.device) -> dict[str, Any]:
+def pruned_whole(network: Trained, data: Dataset, folder: Path, device: torch.device) -> dict[str, Any]:
     """The row of the pruning stage from the same pretrained network, which stays whole."""
     whole = replace(network, recipe=replace(network.recipe, shrink=False))
-    data = load_dataset(network.dataset)
     training, test = batches_of(data, whole.recipe, device)
     model = pretrained(network, network.checkpoints(folder)).to(device)
     with run_store(folder / f"{network.name}-whole-checkpoints", {**whole.about(), "shrink": False}) as store, ProgressBars() as watcher:

@@ -191,6 +191,7 @@ def test_objects_that_answer_nothing():
     model = Remembering(lambda model: model.own.add_(1))
     gone = weakref.proxy(Remembering())
     model.odd, model.repeated = [Silent(), gone, Refusing(a=1), nn.LazyLinear(3)], model.steps[:1].expand(3)
+    vars(model).update(zip(("silent", "gone", "refusing"), model.odd, strict=False))  # As what they referred to went later.
     model.namespace = SimpleNamespace(count=1)
     model.array = [np.zeros(2)]
     with as_before(model) as state:

@@ -56,18 +56,18 @@ class _Kept:
 
     def __init__(self, attributes: dict[str, Any], seen: set[int]) -> None:
         self.now, self.before = attributes, dict(attributes)
-        self.contents = {name: _items(value) for name, value in attributes.items() if isinstance(value, _CONTAINERS)}
+        self.contents = {name: _Contents(value) for name, value in attributes.items() if _is_container(value)}
         named = (*attributes.items(), *attributes.get("_buffers", {}).items())
         self.tensors = {name: _Values(value) for name, value in named if _has_values(value)}
-        seen.update(id(value) for _, value in named if isinstance(value, (Tensor, *_CONTAINERS)))
+        seen.update(id(value) for _, value in named if _is_container(value) or _has_values(value))
         below = {name: itertools.islice(_below(value, seen), _MOST_PARTS) for name, value in attributes.items() if name != "_buffers"}
         self.below = {name: parts for name, found in below.items() if (parts := list(found))}
 
     def written(self) -> list[str]:
-        buffers, known = self.now.get("_buffers", {}), dict(zip(*2 * [iter(self.contents.get("_buffers", ()))], strict=True))
+        buffers, known = self.now["_buffers"], dict(zip(*2 * [iter(self.contents["_buffers"].items)], strict=True))
         names = [name for name in {**known, **buffers} if buffers.get(name, _MISSING) is not known.get(name, _MISSING)]
         names += [name for name in {**self.before, **self.now} if self.now.get(name, _MISSING) is not self.before.get(name, _MISSING)]
-        names += [name for name, items in self.contents.items() if name != "_buffers" and not _same(_items(self.before[name]), items)]
+        names += [name for name, held in self.contents.items() if name != "_buffers" and held.were_written()]
         names += [name for name, values in self.tensors.items() if values.were_written()]
         names += [name for name, parts in self.below.items() if any(part.were_written() for part in parts)]
         return list(dict.fromkeys(names))
@@ -76,10 +76,7 @@ class _Kept:
         for name in self.now.keys() - self.before.keys():
             del self.now[name]
         self.now.update(self.before)
-        for name, items in self.contents.items():
-            if not _same(_items(self.before[name]), items):
-                _refill(self.before[name], items)
-        for part in itertools.chain(self.tensors.values(), *self.below.values()):
+        for part in itertools.chain(self.contents.values(), self.tensors.values(), *self.below.values()):
             part.restore()
 
 
@@ -159,14 +156,14 @@ def _below(value: object, seen: set[int]) -> Iterator["_Contents | _Numbers | _V
             if part.size <= _MOST_ELEMENTS:
                 yield _Numbers(part)
         elif not issubclass(type(part), LazyModuleMixin):
-            if issubclass(type(part), _CONTAINERS) and len(part) <= _MOST_PARTS:
+            if _is_container(part) and len(part) <= _MOST_PARTS:
                 yield _Contents(part)
             waiting += _inside(part)
 
 
 def _inside(value: object) -> list[Any]:
     """What a container holds, and the attributes of a module or of an object of somebody's own."""
-    kind = type(value)  # Not what the object says of itself, which may be anything.
+    kind = type(value)
     held = _items(value) if issubclass(kind, (tuple, *_CONTAINERS)) and len(value) <= _MOST_PARTS else []  # type: ignore[arg-type]
     foreign = issubclass(kind, (type, Tensor)) or kind.__module__.partition(".")[0] in _OF_OTHERS
     if foreign and not issubclass(kind, _OWN):
@@ -181,6 +178,11 @@ def _items(container: Any) -> list[Any]:
     """Past whatever a class of somebody's own makes of that."""
     kind = _kind(container)
     return [part for item in kind.items(container) for part in item] if issubclass(kind, dict) else list(kind.__iter__(container))
+
+
+def _is_container(value: object) -> bool:
+    """By its type, and not by what it says of itself, which may be anything."""
+    return issubclass(type(value), _CONTAINERS)
 
 
 def _kind(container: Any) -> Any:

@@ -4,10 +4,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
-from bayesprune.prediction import evaluating
-from bayesprune.state import as_before
+from bayesprune.errors import InputError
+from bayesprune.example_inputs import tensors_in
+from bayesprune.graph.calls import run_example
+from bayesprune.graph.tracing import relative_difference
 from bayesprune.training.sources import BatchSource, first_inputs
 
 _CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
@@ -65,14 +66,14 @@ def _gains(model: nn.Module, layers: list[Any], weights: list[nn.Parameter]) -> 
 
 def _outputs(model: nn.Module, source: BatchSource) -> list[Tensor] | None:
     """What the model computes for an example; None if its code does not take that."""
-    with torch.no_grad(), torch.random.fork_rng(), evaluating(model), as_before(model):
+    with torch.random.fork_rng():
         try:
-            return [leaf.double() for leaf in pytree.tree_leaves(model(first_inputs(source))) if isinstance(leaf, Tensor)]
-        except Exception:  # noqa: BLE001  The model's code raises whatever it likes.
+            return tensors_in(run_example(model, first_inputs(source)))
+        except InputError:
             return None
 
 
 def _agree(some: list[Tensor] | None, others: list[Tensor] | None) -> bool:
     if some is None or others is None:
         return False
-    return all(float((a - b).norm()) <= _SAME * float(a.norm()) for a, b in zip(some, others, strict=True))
+    return all(relative_difference(a, b) <= _SAME for a, b in zip(some, others, strict=True))
