@@ -6,6 +6,7 @@ from bayesprune.experiments.main_job import RunConfig, plan_of
 from bayesprune.experiments.settings import Price, gate_weights, usual_tradeoff
 from bayesprune.gates import METHODS, gates
 from bayesprune.models import NETWORKS, build_network
+from bayesprune.models.description import Conv
 from bayesprune.training import find_recipe
 
 PAPER, FAST = find_recipe("paper"), find_recipe("fast")
@@ -27,6 +28,13 @@ def test_own_recipes_weigh_units_by_what_they_cost(recipe):
     *filters, first, second = gate_weights("lenet5-caffe", "bb", recipe)
     assert filters == [20.0, 8.0]
     assert first == second < 1.0
+
+
+def test_filters_of_vgg_weigh_as_the_sides_of_their_maps():
+    sides = [layer.height for layer in build_network("vgg-like").layers() if isinstance(layer, Conv)]
+    weights = gate_weights("vgg-like", "bb", "deep")
+    assert [weight * 8 for weight in weights] == [*sides, 1, 1]
+    assert gate_weights("vgg-like", "bb") is None
 
 
 @pytest.mark.parametrize("method", ["l0", "cd"])

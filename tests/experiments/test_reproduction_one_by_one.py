@@ -10,6 +10,8 @@ from refusals import refused
 from reproducing import Stopping, Untrained, places, reproduce
 
 import bayesprune.experiments.compacted as compacted
+import bayesprune.experiments.main_job as main_job
+import bayesprune.experiments.settings as settings
 import bayesprune.models.zoo as zoo
 from bayesprune import load
 from bayesprune.cost import relative_cost
@@ -19,7 +21,7 @@ from bayesprune.experiments.evidence import load_record
 from bayesprune.experiments.fleets import Fleets
 from bayesprune.experiments.main_job import RunConfig, data_of
 from bayesprune.experiments.other_counts import both_memories
-from bayesprune.experiments.protocol import Entry, Fleet, protocol
+from bayesprune.experiments.protocol import OWN_TARGETS, Entry, Fleet, Target, own_protocol, protocol
 from bayesprune.experiments.reproduction import run_reproduction
 from bayesprune.experiments.rows import read_result_rows
 from bayesprune.experiments.tables import TABLES
@@ -141,6 +143,37 @@ def test_rows_networks_and_figures(narrow, images, tmp_path):
     text = (tmp_path / "report" / "results.md").read_text(encoding="utf-8")
     assert "Two ways to count DBB's memory" in text
     assert "gates of convolutions: before norm" in text
+
+
+def test_own_recipe(narrow, images, tmp_path, monkeypatch):
+    monkeypatch.setitem(OWN_TARGETS, "deep", {"vgg-cifar100": (Target(29.0, 2.5, "3"),)})
+    monkeypatch.setitem(settings._OF_RECIPES, ("deep", "vgg-like", "bb"), (4.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.125, 0.125))
+    asked = replace(own_protocol("vgg-cifar100", "deep", [0]), recipe=replace(RECIPE, name="deep", shrink=True))
+    assert (asked.name, asked.placement, asked.variant) == ("own-recipe-deep-vgg-cifar100", "after activation", "")
+    mine = replace(places(tmp_path), rows=tmp_path / "results" / f"{asked.name}.jsonl")
+    rows = run_reproduction(asked, mine, Silent(), device="cpu", data_dir=str(images))
+    assert [(row["method"], row["tradeoff"], row["recipe"], row["shrink"]) for row in rows] == [
+        ("dense", None, "deep", True), ("bb", "3", "deep", True), ("dbb", "3", "deep", True),
+    ]  # fmt: skip
+    assert list(rows[1]["gates"]["kl_scale"]) == [3.0 * weight for weight in settings.gate_weights("vgg-like", "bb", "deep")]
+    assert [path.name for path in mine.models.iterdir()] == ["own-recipe-deep-vgg-cifar100-units.safetensors"]
+    written = {path.name for path in write_report(mine.rows.parent, tmp_path / "report")}
+    figures = {f"{name}-own-recipe-deep-vgg-cifar100.png" for name in ("filter-use", "class-correlation", "kept-units")}
+    assert figures <= written
+    text = (tmp_path / "report" / "results.md").read_text(encoding="utf-8")
+    assert all(f"](figures/{name})" in text for name in figures)
+
+
+@pytest.mark.parametrize(("asked", "device", "used"), [
+    (None, "cpu", "float32"), (None, "cuda", "bfloat16"), ("bfloat16", "cpu", "bfloat16"), ("float32", "cuda:1", "float32"),
+])  # fmt: skip
+def test_precision(asked, device, used):
+    assert protocol("vgg-cifar10", precision=asked).on(device).precision == used
+
+
+def test_precision_on_a_processor(narrow, images, tmp_path):
+    (row,) = reproduce(replace(small(["dense"]), precision="bfloat16"), tmp_path, images)
+    assert row["precision"] == "bfloat16"
 
 
 def test_network_that_cannot_be_compacted_costs_no_row(narrow, images, tmp_path, monkeypatch):
@@ -283,7 +316,8 @@ def test_command(narrow, images, command, tmp_path, monkeypatch):
     assert report.code == 0
     assert "Gates in another place" in (tmp_path / "page" / "results.md").read_text(encoding="utf-8")
     assert refused(command("reproduce", "vgg-cifar100", "--seeds", "9" * 20, *common), "a seed is a whole number")
-    assert refused(command("reproduce", "vgg-cifar100", "--precision", "bfloat16", *common), "bfloat16 is for GPUs")
+    monkeypatch.setattr(main_job, "gains_from_bfloat16", lambda _device: False)
+    assert refused(command("reproduce", "vgg-cifar100", "--precision", "bfloat16", *common), "bfloat16 is for GPUs, and for processors of")
     assert refused(command("reproduce", "lenet-500-300", "--after-activation"), "leave --after-activation out")
     assert refused(command("reproduce", "lenet-500-300", "--recipe", "smooth", "--shrink"), "leave --shrink out")
     assert refused(command("reproduce", "vgg-cifar10", "--recipe", "smooth"), "made for lenet-500-300, lenet5-caffe")

@@ -29,7 +29,7 @@ TARGETS = (Target(1.26, 13.4, "1"), Target(1.40, 38.7, "3"), Target(1.59, 47.1, 
 @pytest.mark.parametrize("recipe", OWN_TARGETS)
 def test_targets_are_the_papers_best(recipe):
     targets = {network: [(target.error, target.speedup) for target in own] for network, own in OWN_TARGETS[recipe].items()}
-    best = {"lenet-500-300": [(1.26, 13.4), (1.40, 38.7), (1.59, 47.1)], "lenet5-caffe": [(0.86, 13.8)]}
+    best = {"lenet-500-300": [(1.26, 13.4), (1.40, 38.7), (1.59, 47.1)], "lenet5-caffe": [(0.86, 13.8)], "vgg-cifar10": [(7.52, 5.57)]}
     assert targets
     assert targets == {network: best[network] for network in targets}
 
@@ -104,3 +104,20 @@ def test_figure_is_part_of_the_report(tmp_path):
     write_results(results, five("1", [1.1] * 5, 14.0), own_recipe_file(RECIPE, NETWORK))
     assert tmp_path / "docs" / "figures" / "own-recipes-lenet-500-300.png" in write_report(results, tmp_path / "docs")
     assert "](figures/own-recipes-lenet-500-300.png)" in (tmp_path / "docs" / "results.md").read_text(encoding="utf-8")
+
+
+def test_network_without_rows_of_the_papers_recipe(tmp_path):
+    about = {"network": "vgg-like", "dataset": "cifar10", "kept": [9] * 15, "recipe": "deep", "placement": "after activation"}
+    looks = [{"epoch": epoch, "seconds": 9.0 * epoch, "error": 9.0, "kept": [60 - epoch] * 15} for epoch in (1, 2)]
+    rows = [row(method, "5", 0, 7.0, 6.0, **about, history=looks, epochs=2) for method in ("bb", "dbb")]
+    results = write_results(tmp_path / "results", rows, own_recipe_file("deep", "vgg-cifar10"))
+    written = {path.name for path in write_report(results, tmp_path / "docs")}
+    figures = {"own-recipes-vgg-like-cifar10.png", "kept-units-own-recipe-deep-vgg-cifar10.png"}
+    assert figures <= written
+    text, html = ((tmp_path / "docs" / name).read_text(encoding="utf-8") for name in ("results.md", "report.html"))
+    assert "### Targets on vgg-cifar10" in text
+    assert all(text.count(f"](figures/{name})") == 1 for name in figures)
+    assert html.count("<figure") == 2
+    write_results(results, as_printed())
+    write_report(results, tmp_path / "both")
+    assert "](figures/own-recipes-vgg-like-cifar10.png)" in (tmp_path / "both" / "results.md").read_text(encoding="utf-8")

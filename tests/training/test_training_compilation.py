@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from fleets import model, nothing, source
 
+import bayesprune.training.compilation as compilation_module
 import bayesprune.training.trainer as trainer_module
 from bayesprune.errors import BayespruneWarning, InputError
-from bayesprune.training.compilation import CompiledObjective
+from bayesprune.training.compilation import CompiledObjective, gains_from_compiling
 from bayesprune.training.recipes import StageRecipe
 from bayesprune.training.trainer import StageTrainer
 
@@ -22,7 +23,7 @@ PRUNING = StageRecipe(epochs=8, lr=3e-2, gate_speed=2.0)
 @pytest.fixture
 def at_once(monkeypatch):
     """Steps are compiled as soon as an epoch has been timed, however short the stage is."""
-    monkeypatch.setattr(trainer_module, "_TO_COMPILE", 0.0)
+    monkeypatch.setattr(compilation_module, "_TO_COMPILE", 0.0)
 
 
 @pytest.fixture
@@ -122,3 +123,14 @@ def test_with_the_real_compiler(at_once):
     for one, other in zip(plain.write_back(), compiled.write_back(), strict=True):
         for name, tensor in one.state_dict().items():
             torch.testing.assert_close(other.state_dict()[name], tensor, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize(("step", "to_come", "gains"), [(0.003, 600.0, True), (0.003, 100.0, False), (0.4, 6000.0, False)])
+def test_short_steps_are_compiled_when_many_are_to_come(step, to_come, gains):
+    assert gains_from_compiling(step, to_come) is gains
+
+
+def test_long_steps_are_not_compiled(at_once, compilations, monkeypatch):
+    monkeypatch.setattr(compilation_module, "_SHORT", 0.0)
+    trained([model("dense", "bb", 0)], compiled=True)
+    assert not compilations

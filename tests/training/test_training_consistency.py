@@ -23,7 +23,7 @@ from bayesprune.training.store import NoStore
 from bayesprune.training.trainer import StageTrainer
 from bayesprune.training.watching import Silent
 
-LATER = ("consistency", "perturbation", "kl_by_tradeoff")
+LATER = ("consistency", "perturbation", "kl_by_tradeoff", "without_dropout")
 
 
 class Untouched(Silent):
@@ -185,7 +185,7 @@ def test_written_as_before_where_it_is_not_used():
     assert PAPER.stages["pruned"].written() == {
         key: value for key, value in dataclasses.asdict(PAPER.stages["pruned"]).items() if key not in LATER
     }
-    everything = StageRecipe(epochs=1, consistency=1.0, perturbation=0.5, kl_by_tradeoff=0.25)
+    everything = StageRecipe(epochs=1, consistency=1.0, perturbation=0.5, kl_by_tradeoff=0.25, without_dropout=True)
     assert everything.written() == dataclasses.asdict(everything)
 
 

@@ -89,3 +89,9 @@ def test_recipe_of_ones_own():
 def test_the_weight_by_tradeoff_is_for_the_input_dependent_stage(stage):
     with pytest.raises(InputError, match=f"not for '{stage}'"):
         Recipe("mine", {stage: StageRecipe(epochs=1, kl_by_tradeoff=0.5)})
+
+
+@pytest.mark.parametrize("stage", ["pruned", "dependent"])
+def test_fixed_dropout_is_for_pretraining(stage):
+    with pytest.raises(InputError, match=f"not for '{stage}'"):
+        Recipe("mine", {stage: StageRecipe(epochs=1, without_dropout=True)})

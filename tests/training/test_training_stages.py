@@ -8,11 +8,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from bayesprune.errors import StorageError
 from bayesprune.gates import METHODS, gates
+from bayesprune.models import VGGLike
 from bayesprune.storage import read_rows, read_tensors
 from bayesprune.training import Recipe, StageRecipe, make_plan, run_stages
+from bayesprune.training.plan import Plan
+from bayesprune.training.sources import LoaderBatches
 from bayesprune.training.store import NoStore, RunStore
 from bayesprune.training.watching import Silent
 
@@ -310,3 +314,28 @@ def test_dense_stage_alone_trains_the_given_model(make_network, make_source):
     assert not gates(model)
     assert not torch.equal(model[0].weight, before)
     assert [row["error"] for row in outcome.rows] == [None] * 4
+
+
+def test_pretraining_without_the_fixed_dropout_of_a_network():
+    generator = torch.Generator().manual_seed(0)
+    images = TensorDataset(torch.randn(16, 3, 32, 32, generator=generator), torch.arange(16) % 4)
+
+    def pretrained(enabled, without_dropout):
+        torch.manual_seed(0)
+        network = VGGLike(4, groups=((4,), (4,)), hidden=4)
+        network.fixed_dropout = enabled
+        recipe = Recipe("tiny", {"dense": StageRecipe(epochs=1, without_dropout=without_dropout)})
+        (run,) = run_stages(
+            [network],
+            [Plan("dense", recipe, ("dense",))],
+            LoaderBatches(DataLoader(images, 8), "cpu"),
+            None,
+            F.cross_entropy,
+            NoStore(),
+            Silent(),
+        )
+        assert run.model.fixed_dropout is (enabled and not without_dropout)
+        return run.model.fc2.weight.detach()
+
+    assert torch.equal(pretrained(enabled=True, without_dropout=True), pretrained(enabled=False, without_dropout=False))
+    assert not torch.equal(pretrained(enabled=True, without_dropout=True), pretrained(enabled=True, without_dropout=False))

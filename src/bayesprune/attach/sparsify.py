@@ -89,7 +89,7 @@ def sparsify(
     if not gates(gated):
         _put_in(gated, places, make, listed)
     remember_left_alone(gated, left_alone)
-    _switch_off_fixed_dropout(gated)
+    switch_off_fixed_dropout(gated)
     return gated
 
 
@@ -164,7 +164,7 @@ def check_hyperparameters(gate_class: type[Gate], hyperparameters: dict[str, Any
             raise InputError(f"method '{gate_class.method}' has no hyper-parameter '{name}'; it has {', '.join(known)}.{hint}")
 
 
-def _switch_off_fixed_dropout(model: nn.Module) -> None:
+def switch_off_fixed_dropout(model: nn.Module) -> None:
     """The fixed dropout of the paper's networks belongs to pretraining; the gates' noise takes its place."""
     if isinstance(getattr(model, "fixed_dropout", None), bool):
         model.fixed_dropout = False  # type: ignore[assignment]

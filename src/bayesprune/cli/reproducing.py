@@ -41,14 +41,16 @@ def reproduce(
     network: Annotated[str, typer.Argument(help="lenet-500-300, lenet5-caffe, vgg-cifar10 or vgg-cifar100.")],
     quick: Annotated[bool, typer.Option("--quick", help="A small form of everything, on a processor; its rows say so.")] = False,
     methods: Annotated[str | None, typer.Option(help="Only these rows, separated by commas: dense, cd, gd, sbp, l0, vib, bb, dbb.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="A recipe of our own, for BB and DBB: consistent, smooth or brief.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="A recipe of our own, for BB and DBB: consistent, smooth, brief or deep.")] = None,
     tradeoffs: Annotated[str | None, typer.Option(help="Only these trade-offs, as they are printed, separated by commas.")] = None,
     main_table: Annotated[bool, typer.Option("--main-table", help="Only the trade-offs that the paper's main table shows.")] = False,
     after_activation: Annotated[
         bool, typer.Option("--after-activation", help="Gate convolutions after their activations, not before their norms.")
     ] = False,
     shrink: Annotated[bool, typer.Option("--shrink", help="Take pruned units out of the networks while they are trained.")] = False,
-    precision: Annotated[str | None, typer.Option(help="float32 or, on a GPU, bfloat16; by default that for VGG there.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="float32 or, on a GPU or a processor made for it, bfloat16; by default that for VGG on a GPU.")
+    ] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas; by default three, for our own recipes five.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data set is; see 'bayesprune data'.")] = None,
@@ -66,9 +68,9 @@ def reproduce(
         about = {"quick": quick, "after_activation": after_activation, "shrink": shrink}
         asked = protocol(network, methods=chosen_methods, seeds=chosen_seeds, precision=precision, **about)
     else:
-        asked = own_protocol(network, recipe, chosen_seeds)
+        asked = own_protocol(network, recipe, chosen_seeds, precision)
         others = {"quick": quick, "methods": methods, "main-table": main_table, "after-activation": after_activation}
-        in_the_way = [f"--{name}" for name, value in (others | {"shrink": shrink, "precision": precision}).items() if value]
+        in_the_way = [f"--{name}" for name, value in (others | {"shrink": shrink}).items() if value]
         if in_the_way:
             raise InputError(f"--recipe trains BB and DBB with a recipe of our own: leave {', '.join(in_the_way)} out")
     if main_table:
@@ -84,8 +86,6 @@ def reproduce(
     )
     common = complete(given(network=asked.network, dataset=asked.dataset, device=device, data_dir=absolute(data_dir), precision=precision))
     check_config(common)
-    if precision == "bfloat16" and not common.device.startswith("cuda"):
-        raise InputError("bfloat16 is for GPUs here: on a processor reproductions are computed in float32; leave --precision out")
     with stoppable("what is finished is kept", "the same command"), ProgressBars(err) as watcher:
         rows = run_reproduction(asked, places, watcher, device=common.device, data_dir=common.data_dir, side_by_side=side_by_side)
     for table in _tables(asked, places.rows, rows):

@@ -12,7 +12,7 @@ from bayesprune.artifact import load, save
 from bayesprune.attach.cuts import CHANNEL_LAYERS, find_cuts
 from bayesprune.attach.places import stated_example
 from bayesprune.errors import InputError, StorageError
-from bayesprune.experiments.tables import table_of
+from bayesprune.experiments.tables import ReproducedTable
 from bayesprune.gates import Gate, require_gates
 from bayesprune.gates.contract import ControlledLayer
 from bayesprune.models import build_network
@@ -26,14 +26,19 @@ NETWORKS = "compacted"
 """The folder of what is left of large networks without their pruned units."""
 
 
-def evidence_name(network: str, dataset: str) -> str:
-    """The file that figures of a network are drawn from: its DBB model or, of a large one, the record of its units."""
-    return f"{network}-{dataset}-{'units' if table_of(network, dataset).shown else 'dbb'}.safetensors"
+def evidence_name(table: ReproducedTable, of: str | None = None) -> str:
+    """The file that figures of a network are drawn from: its DBB model or, of a large one, the record of its units.
+
+    Args:
+        table: that the network is in.
+        of: what files with rows of the model are called; by default those of the paper's protocol.
+    """
+    return f"{of or f'{table.network}-{table.dataset}'}-{'units' if table.shown else 'dbb'}.safetensors"
 
 
-def evidence_path(results: Path, network: str, dataset: str) -> Path:
+def evidence_path(results: Path, table: ReproducedTable, of: str | None = None) -> Path:
     """Where that file lies in a folder of results."""
-    return results / MODELS / evidence_name(network, dataset)
+    return results / MODELS / evidence_name(table, of)
 
 
 def save_record(record: UnitRecord, path: Path) -> None:

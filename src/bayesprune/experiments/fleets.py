@@ -28,7 +28,7 @@ from bayesprune.training.store import RunStore
 from bayesprune.training.watching import Watcher
 
 EVIDENCE = Entry("dbb", "1", 0)
-"""The model that is kept for figures."""
+"""The model that is kept for figures; of a recipe of our own, that at the first of its trade-offs."""
 _OF_OTHER_CODE = ("gd", "cd")
 """Methods that the published code with its own divisor does not have."""
 _DIGITS = {"error": 4, "speedup": 4, "memory": 4, "seconds": 1}
@@ -177,11 +177,11 @@ class Fleets:
 
     def _keep_evidence(self, fleet: Fleet, runs: Sequence[StagedRun]) -> None:
         """Keep the model that figures are drawn from or, of a large one, what they show."""
-        wanted = (EVIDENCE.tradeoff, EVIDENCE.seed)
+        wanted = (self.protocol.tradeoffs["dbb"][0] if self.protocol.is_own else EVIDENCE.tradeoff, EVIDENCE.seed)
         if self.models is None or wanted not in fleet.members or runs[fleet.members.index(wanted)].diverged:
             return
         make_folder(self.models)
-        model, path = runs[fleet.members.index(wanted)].model, self.models / evidence_name(self.protocol.network, self.protocol.dataset)
+        model, path = runs[fleet.members.index(wanted)].model, self.models / evidence_name(self.protocol.table, self.protocol.name)
         if not self.protocol.table.shown:
             save_evidence(model, path)
             return

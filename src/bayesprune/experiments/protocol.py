@@ -8,9 +8,9 @@ from typing import Literal
 from bayesprune.errors import InputError, did_you_mean
 from bayesprune.experiments.fields import LARGEST
 from bayesprune.experiments.published import METHODS, PublishedRow, published_rows, tradeoff_value
-from bayesprune.experiments.tables import TABLES, ReproducedTable, table_of
+from bayesprune.experiments.tables import TABLES, ReproducedTable, table_name, table_of
 from bayesprune.training.plan import DENSE, usual_stages
-from bayesprune.training.recipes import BRIEF, CONSISTENT, PAPER, SMOOTH, Recipe, StageRecipe, find_recipe
+from bayesprune.training.recipes import BRIEF, CONSISTENT, DEEP, PAPER, SMOOTH, Recipe, StageRecipe, find_recipe
 
 QUICK = Recipe(
     "quick",
@@ -53,8 +53,9 @@ OWN_TARGETS: dict[str, dict[str, tuple[Target, ...]]] = {
         "lenet5-caffe": (Target(0.86, 13.8, "9"),),
     },
     BRIEF.name: {"lenet5-caffe": (Target(0.86, 13.8, "7"),)},
+    DEEP.name: {"vgg-cifar10": (Target(7.52, 5.57, "5"),)},
 }
-"""Of our own recipes, by network. They are trained at these trade-offs alone: nothing is chosen on the test images. Those of smooth on
+"""Of our own recipes, by table. They are trained at these trade-offs alone: nothing is chosen on the test images. Those of smooth on
 LeNet-500-300 come from what it did on validation images (programs of benchmarks/recipe_search): 18.1x at 2, 40.7x at 9, 43.0x at 10. With
 60,000 training images instead of 50,000 a trade-off weighs 5/6 as much, so the two strong ones are 6/5 of what is wanted there: 9, and 13,
 which is extrapolated. At 9 itself it prunes less than it did there. That of brief was chosen by sizes: 5 had 15.7x with the training images
@@ -136,7 +137,7 @@ class Protocol:
         images: so many of the first training and test images are used; None for all.
         only: train these trade-offs of each method alone; None for all.
         placement: of the gates of convolutions: ``before norm``, as in the paper, or ``after activation``; None where there are no norms.
-        precision: that layers are computed in on a GPU.
+        precision: that layers are computed in; None for what the table says on a GPU, and float32 on a processor.
     """
 
     network: str
@@ -148,7 +149,7 @@ class Protocol:
     images: tuple[int, int] | None = None
     only: Mapping[str, tuple[str | None, ...]] | None = None
     placement: Placement | None = None
-    precision: str = "float32"
+    precision: str | None = None
 
     @property
     def table(self) -> ReproducedTable:
@@ -159,7 +160,7 @@ class Protocol:
     def name(self) -> str:
         """Of its files: rows of the paper's protocol are never mixed with others."""
         if self.is_own:
-            return own_name(self.recipe.name, self.network)
+            return own_name(self.recipe.name, table_name(self.network, self.dataset))
         return "-".join(filter(None, (self.network, self.dataset, self.variant)))
 
     @property
@@ -176,6 +177,11 @@ class Protocol:
     def is_own(self) -> bool:
         """Whether this is a recipe of our own instead of the paper's."""
         return self.recipe.name in OWN_TARGETS
+
+    def on(self, device: str) -> "Protocol":
+        """The same, with the precision that is used on a device."""
+        usual = self.table.precision if device.startswith("cuda") else "float32"
+        return replace(self, precision=self.precision or usual)
 
     @property
     def asked(self) -> Mapping[str, tuple[str | None, ...]]:
@@ -278,7 +284,7 @@ def protocol(
         seeds: instead of three.
         after_activation: gate convolutions after their activations, not before their norms as the paper does.
         shrink: take pruned units out of the networks while they are trained, which the paper does not.
-        precision: that layers are computed in on a GPU; by default what the table says.
+        precision: that layers are computed in; by default what the table says on a GPU, and float32 on a processor.
 
     Raises:
         InputError: there is no such table or method, or the network has no norms.
@@ -312,17 +318,19 @@ def protocol(
         METHODS if methods is None else tuple(methods),
         images=table.quick_images if quick else None,
         placement=None if not table.has_norms else "after activation" if after_activation else "before norm",
-        precision=table.precision if precision is None else precision,
+        precision=precision,
     )
 
 
-def own_protocol(network: str, recipe: str, seeds: Sequence[int] | None = None) -> Protocol:
+def own_protocol(network: str, recipe: str, seeds: Sequence[int] | None = None, precision: str | None = None) -> Protocol:
     """A recipe of our own on a network: BB and DBB at the trade-offs that were chosen for it, with five seeds.
+
+    Convolutions are gated after their activations, where units can be removed without a trace.
 
     Raises:
         InputError: there is no such recipe, or it has no targets on this network.
     """
-    published = protocol(network, seeds=seeds or OWN_SEEDS)
+    published = protocol(network, seeds=seeds or OWN_SEEDS, after_activation=_has_norms(network), precision=precision)
     if recipe not in OWN_TARGETS:
         hint = did_you_mean(recipe, OWN_TARGETS)
         raise InputError(
@@ -346,9 +354,13 @@ def is_of_variant(name: str) -> bool:
     return name.endswith(tuple(f"-{variant_name(*ways)}" for ways in ((True, False), (False, True))))
 
 
-def own_name(recipe: str, network: str) -> str:
-    """What files with rows of a recipe of our own on a network are called."""
-    return f"{OWN_PREFIX}{recipe}-{network}"
+def own_name(recipe: str, table: str) -> str:
+    """What files with rows of a recipe of our own on the network of a table are called."""
+    return f"{OWN_PREFIX}{recipe}-{table}"
+
+
+def _has_norms(network: str) -> bool:
+    return network in TABLES and TABLES[network].has_norms
 
 
 def _alone(method: str, tradeoff: str | None, seed: int) -> Fleet:

@@ -3,7 +3,7 @@
 import os
 import shutil
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +64,7 @@ def run_reproduction(
     _check_places(places)
     if side_by_side is not None and not protocol.table.together:
         raise InputError(f"models of {protocol.network} are trained one after the other: leave --side-by-side out")
-    if not device.startswith("cuda"):
-        protocol = replace(protocol, precision="float32")
+    protocol = protocol.on(device)
     common = RunConfig(
         network=protocol.network,
         dataset=protocol.dataset,
@@ -74,7 +73,7 @@ def run_reproduction(
         data_dir=data_dir,
         before_norm=protocol.placement == "before norm",
         shrink=protocol.shrink,
-        precision=protocol.precision,
+        precision=protocol.precision or "float32",
     )
     configuration = _configuration(protocol, data_dir)
     try:
@@ -90,7 +89,7 @@ def run_reproduction(
             make_folder(places.rows.parent)
             write_rows(places.rows, in_order(protocol, rows_there(protocol, places.rows)))  # Where that fails, nothing should be trained.
             claim_folder(places.work, configuration)
-            models = None if protocol.is_own or protocol.variant else places.models
+            models = None if protocol.variant or (protocol.is_own and not protocol.table.shown) else places.models
             networks = None if protocol.table.together else places.networks
             at_work = Fleets(protocol, common, data, where, places.work, models, networks, ahead.watch)
             for number, fleet in enumerate(fleets, start=1):

@@ -50,13 +50,18 @@ _TRADEOFFS = {
 }
 
 
+_BY_SIDE = tuple(side / 8 for side, gates in ((32, 2), (16, 2), (8, 3), (4, 3), (2, 3), (1, 2)) for _ in range(gates))
 _OF_RECIPES = {
-    (recipe, network, "bb"): weights
-    for recipe in ("consistent", "smooth", "brief")
-    for network, weights in (("lenet-500-300", (0.4, 1.8, 0.6)), ("lenet5-caffe", (20.0, 8.0, 0.25, 0.25)))
+    **{
+        (recipe, network, "bb"): weights
+        for recipe in ("consistent", "smooth", "brief")
+        for network, weights in (("lenet-500-300", (0.4, 1.8, 0.6)), ("lenet5-caffe", (20.0, 8.0, 0.25, 0.25)))
+    },
+    ("deep", "vgg-like", "bb"): _BY_SIDE,
 }
 """Factors of our own recipes, by what a unit costs. In LeNet-500-300 DBB computes all units of a hidden layer that BB keeps, but only the
-pixels that an input needs, so it is hidden units that are dear; in LeNet5-Caffe it is filters."""
+pixels that an input needs, so it is hidden units that are dear; in LeNet5-Caffe it is filters. In VGG-like the FLOPs of a filter go with
+the area of its map times the filters of the next layer, whose number doubles where the side is halved: with the side."""
 
 
 def gate_weights(network: str, method: str, recipe: str = "paper") -> tuple[float, ...] | None:

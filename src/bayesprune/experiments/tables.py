@@ -19,7 +19,7 @@ class ReproducedTable:
         has_norms: batch norms follow its convolutions; the paper gates these before the norms.
         n_data: what divergences are divided by, where the published code does not take the number of training images; None where it does.
             That code has no GD and no CD, for which it is the number of training images anyway.
-        precision: that layers are computed in on a GPU.
+        precision: that layers are computed in on a GPU, unless something else is asked for.
         shown: classes, by name and number, whose inputs figures show. A network with such is too large to be kept itself, and its data
             are not in the package: what figures show of it is kept instead.
         quick_images: so many training and test images ``--quick`` takes.
@@ -62,6 +62,11 @@ TABLES = {
 """By the name under which they are offered."""
 
 
+def table_name(network: str, dataset: str) -> str:
+    """What the table of a network on a data set, one that the paper has, is offered as."""
+    return next(name for name, table in TABLES.items() if (table.network, table.dataset) == (network, dataset))
+
+
 def table_of(network: str, dataset: str) -> ReproducedTable:
     """The table of a network on a data set that the paper has."""
-    return next(table for table in TABLES.values() if (table.network, table.dataset) == (network, dataset))
+    return TABLES[table_name(network, dataset)]

@@ -4,7 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bayesprune.experiments.evidence import evidence_path
-from bayesprune.report.document.content import QUICK_BANNER, read_content
+from bayesprune.experiments.protocol import own_name
+from bayesprune.experiments.tables import table_of
+from bayesprune.report.comparison.pairs import compare
+from bayesprune.report.document.content import QUICK_BANNER, Content, read_content
 from bayesprune.report.document.illustrations import kept_units_name, own_recipes_name, tradeoffs_name
 from bayesprune.report.document.results_document import DOCUMENT, FIGURES, document
 from bayesprune.report.figures.model_figures import draw_model_figures, tell_as_warning
@@ -40,15 +43,30 @@ def write_report(results: Path, out: Path, say: Callable[[str], None] = tell_as_
             written.append(history)
         draw_tradeoff_curves([comparison], curves, QUICK_BANNER.partition(":")[0] if content.quick else "")
         written.append(curves)
-        recipes = {own.recipe: own.points[comparison.network] for own in content.own_recipes if comparison.network in own.points}
-        if recipes:
-            written.append(figures / own_recipes_name(comparison.label))
-            draw_own_recipes(comparison, recipes, written[-1])
+    written += _draw_own_recipes(content, figures)
     for path, text in ((out / DOCUMENT, document(content, out)), (out / PAGE, page(content, figures))):
         write_bytes(path, text.encode())
         written.append(path)
     for comparison in (network.comparison for network in content.networks):
-        model = evidence_path(results, comparison.network, comparison.dataset)
+        model = evidence_path(results, table_of(comparison.network, comparison.dataset))
         if not exists(model):
             say(f"there is no {model}: figures of {comparison.title} that need it were not drawn")
+    return written
+
+
+def _draw_own_recipes(content: Content, figures: Path) -> list[Path]:
+    """Recipes of our own beside the paper's; how networks lost their units by them, where the paper's recipe does not show it."""
+    written = []
+    found = {each.label: each for own in content.own_recipes for each in own.comparisons.values()}
+    beside = {network.comparison.label: network.comparison for network in content.networks}
+    for label, each in found.items():
+        comparison = beside.get(label) or compare(each.network, each.dataset, [])
+        recipes = {own.recipe: its.points for own in content.own_recipes for its in own.comparisons.values() if its.label == label}
+        written.append(figures / own_recipes_name(label))
+        draw_own_recipes(comparison, recipes, written[-1])
+    for own in content.own_recipes:
+        for table in own.alone:
+            history = figures / kept_units_name(own_name(own.recipe, table))
+            if draw_pruning_history(own.comparisons[table].rows, history):
+                written.append(history)
     return written

@@ -32,6 +32,7 @@ class StageRecipe:
             not moved.
         kl_by_tradeoff: of the input-dependent stage: its divergence has this weight times the trade-off's factor, at most 1, so that a
             weak trade-off prunes little per input too; None for 1 whatever the trade-off, as in the paper.
+        without_dropout: of pretraining: switch off the fixed dropout that a network of the paper has for it, with which it learns slowly.
     """
 
     epochs: int
@@ -43,6 +44,7 @@ class StageRecipe:
     consistency: float = 0.0
     perturbation: float = 0.0
     kl_by_tradeoff: float | None = None
+    without_dropout: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.epochs, int) or self.epochs < 1:
@@ -69,7 +71,7 @@ class StageRecipe:
 
     def written(self) -> dict[str, Any]:
         """As it is written down: what earlier versions did not have, only where it is used."""
-        later = ("consistency", "perturbation", "kl_by_tradeoff")
+        later = ("consistency", "perturbation", "kl_by_tradeoff", "without_dropout")
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in later or value}
 
     def rate_factor(self, progress: float) -> float:
@@ -101,6 +103,8 @@ class Recipe:
         for name, stage in self.stages.items():
             if stage.kl_by_tradeoff is not None and name != "dependent":
                 raise InputError(f"kl_by_tradeoff is for the stage 'dependent', not for '{name}', where the trade-off is the weight")
+            if stage.without_dropout and name != "dense":
+                raise InputError(f"without_dropout is for the stage 'dense', not for '{name}', where fixed dropout is off anyway")
 
     def with_epochs(self, epochs: int | Mapping[StageName, int]) -> "Recipe":
         """The same with another number of epochs: one for every stage, or some by name."""
@@ -167,7 +171,20 @@ BRIEF = Recipe(
 """As published but for the length of the stages, gates that are faster for it, and a network that shrinks as it is trained. In the paper's
 networks gates weigh as much as their units cost. Found by experiment: benchmarks/recipe_search."""
 
-RECIPES = {recipe.name: recipe for recipe in (PAPER, FAST, CONSISTENT, SMOOTH, BRIEF)}
+DEEP = Recipe(
+    "deep",
+    {
+        "dense": StageRecipe(epochs=6, schedule="cosine", without_dropout=True),
+        "pruned": StageRecipe(epochs=50, gate_speed=4.0, schedule="cosine"),
+        "dependent": StageRecipe(epochs=12, gate_speed=4.0, schedule="cosine"),
+    },
+    tradeoffs={"bb": 5.0},
+    shrink=True,
+)
+"""For deep networks, on a processor if need be: little pretraining, since the network learns on while it shrinks, and gates that are fast,
+but not so fast that they decide before the layers below have learned. In VGG-like a filter weighs as the side of its map."""
+
+RECIPES = {recipe.name: recipe for recipe in (PAPER, FAST, CONSISTENT, SMOOTH, BRIEF, DEEP)}
 
 
 def find_recipe(name: str) -> Recipe:

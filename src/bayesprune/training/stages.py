@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesprune.attach import make_dependent, sparsify
+from bayesprune.attach.sparsify import switch_off_fixed_dropout
 from bayesprune.errors import DivergedError, InputError
 from bayesprune.noise import derive_seed
 from bayesprune.prediction import evaluating
@@ -135,7 +136,11 @@ def _prepare(model: nn.Module, stage: StageName, plan: Plan, training: BatchSour
         torch.manual_seed(derive_seed(plan.seed, stage, "gates"))
         if stage == "pruned":
             return put_gates_in(model, plan, first_inputs(training))
-        return make_dependent(model) if stage == "dependent" else model
+        if stage == "dependent":
+            return make_dependent(model)
+        if plan.recipe.stages[stage].without_dropout:
+            switch_off_fixed_dropout(model)
+        return model
 
 
 def _take_up(

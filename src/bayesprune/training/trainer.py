@@ -16,7 +16,7 @@ from bayesprune.graph.layer_types import BATCH_NORMS
 from bayesprune.noise import derive_seed
 from bayesprune.objective import KLScale, gate_scales, linear_warmup, param_groups
 from bayesprune.training.capture import CapturedEpoch, captured_epoch
-from bayesprune.training.compilation import CompiledObjective
+from bayesprune.training.compilation import CompiledObjective, gains_from_compiling
 from bayesprune.training.devices import tensor_cores
 from bayesprune.training.divergence import find_nonfinite
 from bayesprune.training.evaluation import LossFunction
@@ -39,10 +39,6 @@ _ALIGNMENT = 8
 """Of the widths on a GPU, whose tensor cores want it."""
 _GAIN_ON_GPU = 0.2
 """How much of a captured step goes with the weights: without 84 % of them, one of VGG-like takes 17 % less."""
-_GAIN_COMPILED = 0.5
-"""The part of a plain step's time that a compiled one saves on a processor, at least: one of a thin LeNet-500-300 saves 60 to 70 %."""
-_TO_COMPILE = 60.0
-"""Seconds that compiling takes on a processor, about."""
 _SLOWLY = 0.05
 """The part of the weights below which a removal is no reason to wait with compiling for the next."""
 
@@ -284,7 +280,8 @@ class StageTrainer:
     @property
     def _worth_compiling(self) -> bool:
         """Whether steps are to be compiled for a processor now: when units go slowly, and enough is to come."""
-        return self.compiles and self._program is None and self._thinned <= _SLOWLY and _GAIN_COMPILED * self._to_come > _TO_COMPILE
+        waiting = self.compiles and self._program is None and self._thinned <= _SLOWLY
+        return waiting and gains_from_compiling(self._seconds / len(self.source), self._to_come)
 
     def _pays(self, narrow: nn.Module) -> bool:
         """Whether steps become cheaper by more than it costs to make a new program, where there is one."""

@@ -7,6 +7,7 @@ from bayesprune.errors import ResultsError
 from bayesprune.experiments import protocol
 from bayesprune.experiments.published import METHODS, published_networks, tradeoff_value
 from bayesprune.experiments.rows import ResultRow, read_result_rows
+from bayesprune.experiments.tables import TABLES
 from bayesprune.storage import exists, files_in, is_folder
 from bayesprune.training import recipes
 
@@ -55,24 +56,23 @@ def read_own_recipes(results: Path) -> dict[str, list[ResultRow]]:
     Raises:
         ResultsError: they are damaged, of another network or recipe, or a file is of no recipe that there is.
     """
-    known = {own_recipe_file(recipe, network): (recipe, network) for recipe, own in protocol.OWN_TARGETS.items() for network in own}
+    known = {own_recipe_file(recipe, table): (recipe, TABLES[table]) for recipe, own in protocol.OWN_TARGETS.items() for table in own}
     for path in files_in(results) if is_folder(results) else ():
         if path.name.startswith(protocol.OWN_PREFIX) and path.suffix == ".jsonl" and path.name not in known:
             raise ResultsError(
                 f"{path} is of no recipe of ours and network that there are: rename it to one of {', '.join(known)}, or move it"
             )
-    datasets = dict(reversed(published_networks()))  # Of a network on several, the first.
     found: dict[str, list[ResultRow]] = {}
-    for name, (recipe, network) in known.items():
-        rows = _rows_of(results / name, network, datasets[network], (recipe,))
+    for name, (recipe, table) in known.items():
+        rows = _rows_of(results / name, table.network, table.dataset, (recipe,))
         if rows:
             found.setdefault(recipe, []).extend(rows)
     return found
 
 
-def own_recipe_file(recipe: str, network: str) -> str:
-    """The file with rows of a recipe of ours on a network."""
-    return f"{protocol.own_name(recipe, network)}.jsonl"
+def own_recipe_file(recipe: str, table: str) -> str:
+    """The file with rows of a recipe of ours on the network of a table."""
+    return f"{protocol.own_name(recipe, table)}.jsonl"
 
 
 def _published_rows(path: Path, network: str, dataset: str, after_activation: bool, shrink: bool) -> list[ResultRow]:

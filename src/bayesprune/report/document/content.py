@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bayesprune.errors import ResultsError
+from bayesprune.experiments.protocol import own_name
 from bayesprune.experiments.published import published_networks
 from bayesprune.experiments.rows import ResultRow
+from bayesprune.experiments.tables import table_name
 from bayesprune.report.comparison.pairs import NetworkComparison, compare
-from bayesprune.report.comparison.points import Point, diverged_rows, point_name, points_of
+from bayesprune.report.comparison.points import diverged_rows, point_name
 from bayesprune.report.comparison.remarks import RECIPES, read_remarks
 from bayesprune.report.comparison.results import QUICK, read_own_recipes, read_results, read_variants
 from bayesprune.report.document.comparison_sheets import main_sheet, summary_sheet, tradeoff_sheet
@@ -54,7 +56,8 @@ class OwnRecipeContent:
     Attributes:
         recipe: its name.
         remark: what it is.
-        points: of each network.
+        comparisons: of its rows with the paper's, by the table that they are for.
+        alone: those tables of which there are no rows of the paper's recipe, so that nothing else is said of their networks.
         tables: targets and points.
         diverged: a sentence for each model that diverged.
         provenance: of its rows.
@@ -62,7 +65,8 @@ class OwnRecipeContent:
 
     recipe: str
     remark: str
-    points: Mapping[str, Sequence[Point]]
+    comparisons: Mapping[str, NetworkComparison]
+    alone: tuple[str, ...]
     tables: tuple[Sheet, ...]
     diverged: tuple[str, ...]
     provenance: tuple[str, ...]
@@ -71,6 +75,11 @@ class OwnRecipeContent:
     def title(self) -> str:
         """Of what is said."""
         return f"Beyond the paper: our recipe {self.recipe}"
+
+    @property
+    def labels(self) -> list[str]:
+        """Of the figures that belong here, as in names of files."""
+        return [label for table in self.alone for label in (self.comparisons[table].label, own_name(self.recipe, table))]
 
 
 @dataclass(frozen=True)
@@ -130,7 +139,7 @@ def read_content(results: Path) -> Content:
             )
             for each in comparisons
         ),
-        tuple(_own_recipe_content(recipe, rows, remarks.get(RECIPES, {}).get(recipe, "")) for recipe, rows in own.items()),
+        tuple(_own_recipe_content(recipe, rows, remarks.get(RECIPES, {}).get(recipe, ""), comparisons) for recipe, rows in own.items()),
         tuple(trial_sheets(results)),
     )
 
@@ -148,9 +157,14 @@ def _network_content(comparison: NetworkComparison, remarks: dict[str, str], *ot
     )
 
 
-def _own_recipe_content(recipe: str, rows: list[ResultRow], remark: str) -> OwnRecipeContent:
+def _own_recipe_content(recipe: str, rows: list[ResultRow], remark: str, others: Sequence[NetworkComparison]) -> OwnRecipeContent:
     lost = [
         f"{row.network}, {point_name(row.method, row.tradeoff)}, seed {row.seed}, diverged: {row.reason}." for row in diverged_rows(rows)
     ]
-    points = {network: points_of([row for row in rows if row.network == network]) for network in sorted({row.network for row in rows})}
-    return OwnRecipeContent(recipe, remark, points, tuple(own_recipe_sheets(recipe, points)), tuple(lost), tuple(provenance_lines(rows)))
+    found = {
+        table_name(*key): compare(*key, [row for row in rows if (row.network, row.dataset) == key])
+        for key in sorted({(row.network, row.dataset) for row in rows})
+    }
+    alone = tuple(table for table, comparison in found.items() if comparison.label not in {other.label for other in others})
+    sheets = own_recipe_sheets(recipe, {table: comparison.points for table, comparison in found.items()})
+    return OwnRecipeContent(recipe, remark, found, alone, tuple(sheets), tuple(lost), tuple(provenance_lines(rows)))

@@ -37,7 +37,7 @@ def attempts(points: Sequence[Point], targets: Sequence[Target]) -> list[Attempt
 
 
 def own_recipe_sheets(recipe: str, found: Mapping[str, Sequence[Point]]) -> list[Sheet]:
-    """The targets and all points of a recipe on each network."""
+    """The targets and all points of a recipe on each network, by the names of their tables."""
     sheets = []
     for network, points in found.items():
         sheets += [_target_sheet(network, points, OWN_TARGETS[recipe][network]), _points_sheet(network, points)]
@@ -58,7 +58,7 @@ def _target_sheet(network: str, points: Sequence[Point], targets: Sequence[Targe
     headings = ("#error %, wanted", "#xFLOPs, wanted", "ours", "#error %", "#xFLOPs", "#memory %", "#seeds", "beaten")
     note = (
         "Median error over seeds ± the standard error of the mean; beaten means fast enough, and below the target by more than that. "
-        "Which trade-off is to beat which target was chosen on validation images or, on LeNet5-Caffe, by sizes alone."
+        "Which trade-off is to beat which target was chosen beforehand, on validation images or by sizes alone."
     )
     return sheet(f"Targets on {network}", headings, lines, note)
 

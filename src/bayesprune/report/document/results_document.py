@@ -5,7 +5,7 @@ from pathlib import Path
 from bayesprune.report.document.comparison_sheets import HOW_TO_READ
 from bayesprune.report.document.content import QUICK_BANNER, TRIALS, Content, NetworkContent, OwnRecipeContent
 from bayesprune.report.document.differences import Difference
-from bayesprune.report.document.illustrations import illustrations, tradeoffs_name
+from bayesprune.report.document.illustrations import Illustration, illustrations, tradeoffs_name
 from bayesprune.report.document.markdown_text import escaped, markdown_table
 from bayesprune.report.document.sheets import Sheet
 from bayesprune.storage import exists
@@ -28,7 +28,7 @@ def document(content: Content, out: Path) -> str:
     for network in content.networks:
         lines += _network(content, network, out)
     for own in content.own_recipes:
-        lines += _own_recipe(content, own)
+        lines += _own_recipe(content, own, out)
     if content.trials:
         lines += [f"## {escaped(content.marked(TRIALS))}", "", *_tables(content, content.trials)]
     return "\n".join(lines).rstrip() + "\n"
@@ -47,11 +47,7 @@ def _network(content: Content, network: NetworkContent, out: Path) -> list[str]:
     lines += _tables(content, network.tables)
     lines += ["### Differences", "", *_differences(network.differences)]
     lines += _tables(content, network.footnotes)
-    drawn = illustrations(out / FIGURES, label)
-    if drawn:
-        lines += ["### Figures", ""]
-    for figure in drawn:
-        lines += [f"![{escaped(figure.caption)}]({FIGURES}/{figure.path.name})", "", escaped(figure.caption), ""]
+    lines += _figures(illustrations(out / FIGURES, label))
     return [*lines, "### Where these rows come from", "", *_list(network.provenance)]
 
 
@@ -68,10 +64,18 @@ def _differences(found: tuple[Difference, ...]) -> list[str]:
     return lines
 
 
-def _own_recipe(content: Content, own: OwnRecipeContent) -> list[str]:
+def _figures(drawn: list[Illustration]) -> list[str]:
+    lines = ["### Figures", ""] if drawn else []
+    for figure in drawn:
+        lines += [f"![{escaped(figure.caption)}]({FIGURES}/{figure.path.name})", "", escaped(figure.caption), ""]
+    return lines
+
+
+def _own_recipe(content: Content, own: OwnRecipeContent, out: Path) -> list[str]:
     lines = [f"## {escaped(content.marked(own.title))}", ""]
     lines += [own.remark, ""] if own.remark else []
     lines += [*_tables(content, own.tables), *_list(own.diverged)]
+    lines += _figures([figure for label in own.labels for figure in illustrations(out / FIGURES, label)])
     return [*lines, "### Where these rows come from", "", *_list(own.provenance)]
 
 

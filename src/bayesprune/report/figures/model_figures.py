@@ -13,8 +13,9 @@ from bayesprune.data import Dataset, TensorBatches, load_dataset
 from bayesprune.data.catalog import known_dataset
 from bayesprune.errors import BayespruneWarning, DataError, StorageError
 from bayesprune.experiments.evidence import evidence_path, load_evidence, load_record
+from bayesprune.experiments.protocol import OWN_TARGETS, own_name
 from bayesprune.experiments.published import published_networks
-from bayesprune.experiments.tables import SHOWN_LAYERS, table_of
+from bayesprune.experiments.tables import SHOWN_LAYERS, TABLES, ReproducedTable, table_of
 from bayesprune.gates import gates
 from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
 from bayesprune.prediction import predict
@@ -44,7 +45,8 @@ def draw_model_figures(
     """Draw what there is of the figures that need trained models.
 
     For each published network they come from ``results/models/NETWORK-DATASET-dbb.safetensors``, or of a large one from the record of its
-    units, ``NETWORK-DATASET-units.safetensors``; where the file is not there, they are not drawn.
+    units, ``NETWORK-DATASET-units.safetensors``; where the file is not there, they are not drawn. Records of networks that a recipe of our
+    own trained are called after its rows.
 
     Args:
         results: the folder of a reproduction.
@@ -61,9 +63,10 @@ def draw_model_figures(
     make_folder(figures)
     drawn: list[Path] = []
     for network, dataset in published_networks():
-        model = evidence_path(results, network, dataset)
-        if exists(model) and table_of(network, dataset).shown:
-            drawn += _draw_record(load_record(model), network, dataset, figures)
+        table, label = table_of(network, dataset), network_label(network, dataset)
+        model = evidence_path(results, table)
+        if exists(model) and table.shown:
+            drawn += _draw_record(load_record(model), table, label, figures)
         elif exists(model):
             trained = _dependent_model(network, known_dataset(dataset).classes, model)
             try:
@@ -71,7 +74,12 @@ def draw_model_figures(
             except DataError as error:
                 say(f"no figures of {model.name}: {error}")
                 continue
-            drawn += _draw_model(trained, data, f"{network} on {dataset}", network_label(network, dataset), figures)
+            drawn += _draw_model(trained, data, f"{network} on {dataset}", label, figures)
+    for recipe, targets in OWN_TARGETS.items():
+        for table, label in ((TABLES[name], own_name(recipe, name)) for name in targets):
+            record = evidence_path(results, table, label)
+            if table.shown and exists(record):
+                drawn += _draw_record(load_record(record), table, label, figures)
     return drawn
 
 
@@ -83,13 +91,12 @@ def _dependent_model(network: str, num_classes: int, path: Path) -> nn.Module:
     return model
 
 
-def _draw_record(record: UnitRecord, network: str, dataset: str, figures: Path) -> list[Path]:
-    title, suffix = f"{network} on {dataset}", network_label(network, dataset)
+def _draw_record(record: UnitRecord, table: ReproducedTable, suffix: str, figures: Path) -> list[Path]:
+    title = f"{table.network} on {table.dataset}"
     drawn = [figures / f"class-correlation-{suffix}.png", figures / f"filter-use-{suffix}.png"]
     draw_class_correlation(record.averages, _CORRELATIONS.format(title), drawn[0])
-    shown = table_of(network, dataset).shown
-    what = f"{title}: units that DBB uses for test images of {' and '.join(f'the class {name}' for name, _ in shown)}"
-    draw_filter_use(record, SHOWN_LAYERS, shown, what, drawn[1])
+    what = f"{title}: units that DBB uses for test images of {' and '.join(f'the class {name}' for name, _ in table.shown)}"
+    draw_filter_use(record, SHOWN_LAYERS, table.shown, what, drawn[1])
     return drawn
 
 

@@ -31,7 +31,7 @@ def page(content: Content, figures: Path) -> str:
     """
     sections = [] if content.summary is None else [_summary(content, content.summary)]
     sections += [_network(content, network, figures) for network in content.networks]
-    sections += [_own_recipe(content, own) for own in content.own_recipes]
+    sections += [_own_recipe(content, own, figures) for own in content.own_recipes]
     if content.trials:
         sections.append(_section(_TRIALS, [element("h2", content.marked(TRIALS)), _tables(content, content.trials)]))
     return Template(_asset("page.html")).substitute(
@@ -97,12 +97,13 @@ def _network(content: Content, network: NetworkContent, figures: Path) -> str:
     return _section(comparison.label, parts)
 
 
-def _own_recipe(content: Content, own: OwnRecipeContent) -> str:
+def _own_recipe(content: Content, own: OwnRecipeContent, figures: Path) -> str:
     parts = [
         element("h2", content.marked(own.title)),
         prose(own.remark) if own.remark else "",
         _tables(content, own.tables),
         html_list(own.diverged, "origin") if own.diverged else "",
+        _figures([figure for label in own.labels for figure in illustrations(figures, label)]),
         _origin(own.provenance),
     ]
     return _section(_OWN + own.recipe, parts)
