@@ -117,6 +117,7 @@ GALLERY: dict[str, Example] = {
     "shared_layer": _example(convolutions.SharedLayerNet, IMAGES),
     "shared_attention": _example(branches.SharedAttentionNet, IMAGES),
     "stacked_branches": _example(branches.StackedBranches, IMAGES),
+    "nested_splits": _example(branches.NestedSplits, IMAGES),
     "weight_normed": _example(convolutions.WeightNormedNet, IMAGES),
     "frozen": _example(convolutions.frozen, IMAGES),
     "batchnorm_after_pool": _example(convolutions.BatchNormAfterPool, IMAGES),

@@ -39,3 +39,19 @@ class StackedBranches(nn.Module):
         weights = self.weigh(F.relu(self.squeeze(x.sum(1).mean((2, 3))))).reshape(-1, 2, 8).softmax(1)
         x = (x * weights[..., None, None]).sum(1)
         return self.fc(torch.stack((F.relu(self.left(x)), F.relu(self.right(x)))).mean(0).mean((2, 3)))
+
+
+class NestedSplits(nn.Module):
+    """The second half of a split goes on alone, and is split again; its parts come together by concatenation, and by a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.deeper = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.merge, self.fc = nn.Conv2d(16, 12, 1), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = F.relu(self.stem(x)).chunk(2, 1)
+        low, high = right.split((2, 6), dim=1)
+        x = F.relu(self.merge(torch.cat((left[:, :6], low, F.relu(self.deeper(torch.cat((high, low), 1)))), 1)))
+        first, second = x.chunk(2, dim=1)
+        return self.fc((first * second.sigmoid()).mean((2, 3)))

@@ -369,3 +369,10 @@ def test_tensors_are_made_on_the_device_of_the_input(tracer):
     torch.testing.assert_close(graph(X), model(X))
     elsewhere = record(graph.to("meta"), (X.to("meta"),), {})
     assert {value.device.type for value in elsewhere.values() if isinstance(value, torch.Tensor)} == {"meta"}
+
+
+def test_pieces_are_split_again():
+    model = Steps(lambda y: torch.cat([part for piece in y.chunk(2, 1) for part in piece.split((1, 2), 1)[::-1]], 1)).eval()
+    graph = trace(model, X)
+    torch.testing.assert_close(graph(X), model(X))
+    assert not {torch.chunk, torch.split, torch.Tensor.split} & {node.target for node in graph.graph.nodes}

@@ -44,6 +44,7 @@ def _slices(module: fx.GraphModule) -> bool:
             )
             with module.graph.inserting_before(user):
                 sliced = module.graph.call_function(operator.getitem, (read, (*[slice(None)] * dim, index)))
+            sliced.meta |= user.meta  # A piece may be split again.
             user.replace_all_uses_with(sliced)
             module.graph.erase_node(user)
         module.graph.erase_node(node)
@@ -71,6 +72,7 @@ def _selections(module: fx.GraphModule) -> bool:
         module.register_buffer(name, index.to(device))
         with module.graph.inserting_before(last):
             selected = module.graph.call_function(torch.index_select, (source,), {"dim": dim, "index": module.graph.get_attr(name)})
+        selected.meta |= last.meta
         last.replace_all_uses_with(selected)
         changed = True
     return changed
