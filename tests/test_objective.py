@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from bayesprune.attach import make_dependent, sparsify
-from bayesprune.errors import InputError
+from bayesprune.errors import BayespruneWarning, InputError
 from bayesprune.gates import METHODS, gates
 from bayesprune.models import LeNet5Caffe
 from bayesprune.objective import gate_scales, linear_warmup, negative_elbo, param_groups
@@ -188,3 +188,16 @@ def test_gates_in_half_precision_are_refused(method, dtype):
     with pytest.raises(InputError, match=rf"parameters of the gate {first} are of {dtype}.*\.float\(\).*model\.to\(dtype\)"):
         negative_elbo(torch.tensor(1.0), model, n_data=10)
     negative_elbo(torch.tensor(1.0), model.float().to(dtype), n_data=10)
+
+
+def test_training_in_evaluation_mode_is_warned_of(gated):
+    gated.eval()
+    nll = gated(torch.randn(3, 4)).square().mean()
+    with pytest.warns(BayespruneWarning, match="call model.train\\(\\)"):
+        negative_elbo(nll, gated, 10)
+    with torch.no_grad():
+        negative_elbo(nll, gated, 10)
+    negative_elbo(nll.detach(), gated, 10)
+    for gate in gates(gated).values():
+        gate.requires_grad_(False)
+    negative_elbo(nll, gated, 10)
