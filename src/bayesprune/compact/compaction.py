@@ -95,9 +95,8 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
     if any(gate.depends_on_input for gate in found.values()):
         annotate(module, inputs, others)
     small, analysis = shrink(module)
-    note = ""
-    if module.meta.get("only_size"):
-        note = "it is for inputs of the example's size (the batch apart): the model's code could be followed for no other"
+    note = _sizes_that_it_is_for(module)
+    if note:
         warnings.warn(note, BayespruneWarning, stacklevel=3)
     others = [*others, *_another_batch(gated, inputs)]
     difference = compare(gated, small, inputs, others)
@@ -132,6 +131,16 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
         not_updated=module.meta["written"],
     )
     return Compaction(small, certificate)
+
+
+def _sizes_that_it_is_for(module: fx.GraphModule) -> str:
+    """What to know about the sizes of inputs; empty where they may be any."""
+    if module.meta.get("only_size"):
+        return "it is for inputs of the example's size (the batch apart): the model's code could be followed for no other"
+    if "at_most" not in module.meta:
+        return ""
+    sizes = " and ".join("x".join(map(str, shape)) or "1" for shape in module.meta["at_most"])
+    return f"it is for inputs of at most {sizes} (the batch apart): the model grows with larger ones; give such an example for more"
 
 
 def _another_batch(gated: nn.Module, inputs: ExampleInputs) -> list[ExampleInputs]:
