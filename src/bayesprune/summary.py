@@ -8,6 +8,7 @@ from torch import nn
 from bayesprune.cost import RelativeCost, relative_cost
 from bayesprune.gates import require_gates, unwrapped
 from bayesprune.models.description import DescribedModel
+from bayesprune.text_table import text_table
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,7 @@ class Summary:
         rows = [("gate", "units kept", "KL divergence in nats")]
         rows += [(gate.name, f"{gate.kept} of {gate.units}", f"{gate.kl:,.1f}") for gate in self.gates]
         rows.append(("all gates", f"{self.kept} of {self.units}", f"{self.kl:,.1f}"))
-        name, kept, kl = (max(map(len, column)) for column in zip(*rows, strict=True))
-        lines = [f"{row[0]:<{name}}  {row[1]:>{kept}}  {row[2]:>{kl}}" for row in rows]
+        lines = [text_table(rows, "<>>")]
         if self.cost is not None:
             cost = f"{self.cost.speedup:.2f}x fewer FLOPs, {self.cost.memory_percent:.2f} % of the memory"
             lines.append(f"without the pruned units: {cost} (the paper's convention)")

@@ -78,6 +78,10 @@ def test_learns_and_prunes(loader, validation):
         (name, epoch + 1) for name, stage in QUICK.stages.items() for epoch in range(stage.epochs)
     ]
     assert result.stages[-1]["error"] == result.history[-1]["error"]
+    headings, first, _, last = str(result).splitlines()
+    assert headings.split() == ["stage", "epochs", "seconds", "error", "%", "units", "kept"], "only the paper's networks state xFLOPs"
+    assert first.split() == ["dense", str(dense["epochs"]), f"{dense['seconds']:.1f}", f"{dense['error']:.2f}", "all"]
+    assert last.split()[-1] == f"{sum(dependent['kept']):.0f}"
 
 
 @pytest.mark.parametrize("before_norm", [False, True])
@@ -132,6 +136,7 @@ def test_without_validation(small):
     result = bp.fit(perceptron(), small, epochs=1, progress=False)
     assert [stage["error"] for stage in result.stages] == [None] * 3
     assert [stage["kept"] for stage in result.stages] == [[], [FEATURES, HIDDEN], [FEATURES, HIDDEN]]
+    assert "error" not in str(result)
 
 
 def test_trained_model_is_only_pruned(small):

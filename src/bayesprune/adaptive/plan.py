@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from bayesprune.adaptive.segments import Unused
+from bayesprune.text_table import text_table
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,7 @@ class ExecutionPlan:
 
     def __str__(self) -> str:
         table = [("layer", "units", "needed", "way", "in full", "expected"), *(each.cells for each in self.layers)]
-        widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-        lines = [
-            "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, "<>><>>", widths, strict=True)).rstrip() for row in table
-        ]
+        lines = [text_table(table, "<>><>>")]
         lines += [f"{each.name} is computed in full: {each.reason}" for each in self.unused]
         if self.adaptive_us is None:
             lines.append(f"batches of {self.batch} run as in the compacted network, {self.compacted_us:.0f} us: no layer gains")

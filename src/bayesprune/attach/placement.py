@@ -7,6 +7,7 @@ from torch import nn
 
 from bayesprune.gates import Gate, require_gates, unwrapped
 from bayesprune.models.description import LeftAlone
+from bayesprune.text_table import text_table
 
 _LEFT_ALONE = "_layers_left_alone"
 
@@ -31,8 +32,7 @@ class Placement:
     def __str__(self) -> str:
         header = ("gate", "method", "units", "controls")
         rows = [header, *((row.gate, row.method, str(row.units), row.controls) for row in self.gates)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines = [text_table(rows, "<<<<")]
         lines += [f"left alone: {row.layer or '(the model)'}: {row.reason}" for row in self.left_alone]
         return "\n".join(lines)
 

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from bayesprune.adaptive import AdaptiveModel
 from bayesprune.adaptive.work import count_work
 from bayesprune.benchmark.latency import named_models, progress_bar, with_threads
-from bayesprune.benchmark.result import machine_facts, text_table
+from bayesprune.benchmark.result import machine_facts
 from bayesprune.benchmark.turns import wait_for
 from bayesprune.cost import cost
 from bayesprune.errors import InputError
 from bayesprune.example_inputs import call
 from bayesprune.prediction import evaluating
+from bayesprune.text_table import text_table
 
 _ROUNDS = 3
 _WARM_UPS = 5

@@ -1,13 +1,14 @@
 """Timings as data, with the facts about the machine that they come from."""
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from bayesprune.text_table import text_table
 from bayesprune.version import __version__
 
 
@@ -73,15 +74,6 @@ class Benchmark:
         threads = self.timings[0].threads
         lines.append(f"{self.facts['device_name']}, {threads} thread{'s' if threads > 1 else ''}, torch {self.facts['torch']}")
         return "\n".join(lines)
-
-
-def text_table(cells: Sequence[Sequence[str]], sides: str) -> str:
-    """Rows of cells in columns, each to the left (<) or right (>)."""
-    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
-    aligned = sides[: len(widths)]
-    return "\n".join(
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, aligned, widths, strict=True)).rstrip() for row in cells
-    )
 
 
 def machine_facts(device: str) -> dict[str, str]:

@@ -19,6 +19,7 @@ from bayesprune.gates import unwrapped
 from bayesprune.models.description import DescribedModel
 from bayesprune.prediction import evaluating
 from bayesprune.state import as_before
+from bayesprune.text_table import text_table
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,7 @@ class Cost:
         ]
         if self.paper is not None:
             rows.append(("paper's FLOPs", f"{self.paper.flops:,.0f}", f"and {self.paper.memory:,.0f} floats of memory"))
-        left, middle = (max(len(row[column]) for row in rows) for column in (0, 1))
-        return "\n".join(f"{name.ljust(left)}  {number.rjust(middle)}  {note}" for name, number, note in rows)
+        return text_table(rows, "<><")
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from bayesprune.graph.calls import run_example
 from bayesprune.graph.surroundings import undisturbed
 from bayesprune.objective import KLScale, gate_scales
 from bayesprune.storage import as_path, checksum
+from bayesprune.text_table import text_table
 from bayesprune.training.beforehand import check_single_samples, check_trained, check_validation
 from bayesprune.training.devices import usable_device
 from bayesprune.training.distributed import Ranks, launched
@@ -37,7 +38,7 @@ from bayesprune.training.watching import ProgressBars, Silent
 
 @dataclass(frozen=True)
 class FitResult:
-    """What ``fit`` gives back.
+    """What ``fit`` gives back. Prints as a table of its stages.
 
     Attributes:
         model: with its gates, after the last stage.
@@ -57,6 +58,15 @@ class FitResult:
     model: nn.Module
     stages: list[dict[str, Any]]
     history: list[dict[str, Any]]
+
+    def __str__(self) -> str:
+        rows = [("stage", "epochs", "seconds", "error %", "units kept", "xFLOPs")]
+        for stage in self.stages:
+            kept = f"{sum(stage['kept']):,.0f}" if stage["kept"] else "all"
+            error, speedup = ("" if stage[name] is None else f"{stage[name]:.2f}" for name in ("error", "speedup"))
+            rows.append((stage["stage"], str(stage["epochs"]), f"{stage['seconds']:.1f}", error, kept, speedup))
+        filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
+        return text_table(list(zip(*filled, strict=True)), "<>>>>>")
 
 
 @undisturbed()
