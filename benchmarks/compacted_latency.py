@@ -17,6 +17,7 @@ from rich.console import Console
 
 from bayesprune.artifact import load
 from bayesprune.benchmark import benchmark
+from bayesprune.cli import as_command
 from bayesprune.data.catalog import known_dataset
 from bayesprune.errors import BayespruneError
 from bayesprune.experiments.evidence import NETWORKS
@@ -100,4 +101,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 import bayesprune.noise
 from bayesprune.attach import make_dependent, sparsify
 from bayesprune.benchmark.result import machine_facts
+from bayesprune.cli import as_command
 from bayesprune.data import TensorBatches
 from bayesprune.data.dataset import Split
 from bayesprune.models import build_network
@@ -129,4 +130,4 @@ def measure_all(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import bayesprune as bp
 from bayesprune.benchmark import RUNTIMES, benchmark
+from bayesprune.cli import as_command
 from bayesprune.cost import cost
 from bayesprune.models import LeNet5Caffe, VGGLike
 from bayesprune.storage import append_row, make_folder
@@ -106,4 +107,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

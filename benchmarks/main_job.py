@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bayesprune.cli import as_command
 from bayesprune.report import stage_table
 from bayesprune.storage import append_row, make_folder, read_json
 
@@ -46,4 +47,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -19,6 +19,7 @@ from torch import nn
 
 from bayesprune.attach import sparsify
 from bayesprune.benchmark.result import machine_facts
+from bayesprune.cli import as_command
 from bayesprune.data import TensorBatches
 from bayesprune.data.dataset import Split
 from bayesprune.models import DenseNet, MobileNetV2, ResNet, build_network, resnet50
@@ -87,4 +88,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

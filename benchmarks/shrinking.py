@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from bayesprune.cli import as_command
 from bayesprune.data import Dataset, load_dataset
 from bayesprune.experiments.main_job import batches_of, surroundings
 from bayesprune.storage import append_row, make_folder, read_tensors
@@ -55,4 +56,4 @@ def pruned_whole(network: Trained, data: Dataset, folder: Path, device: torch.de
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -23,6 +23,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import bayesprune as bp
+from bayesprune.cli import as_command
 from bayesprune.models import LeNet500300
 from bayesprune.noise import NoiseKeys
 from bayesprune.storage import append_row, make_folder
@@ -148,4 +149,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

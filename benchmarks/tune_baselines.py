@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from bayesprune.cli import as_command
 from bayesprune.data import Dataset, load_dataset
 from bayesprune.experiments.main_job import RunConfig, batches_of, build_seeded, surroundings
 from bayesprune.experiments.published import published_rows, tradeoff_value
@@ -119,4 +120,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

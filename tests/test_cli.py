@@ -14,10 +14,10 @@ import torch
 from refusals import refused
 
 import bayesprune
-from bayesprune.cli import running
+from bayesprune.cli import as_command, running
 from bayesprune.data import load_mnist
 from bayesprune.data.folders import DATA_VARIABLE
-from bayesprune.errors import InputError
+from bayesprune.errors import DataError, InputError
 from bayesprune.training.recipes import find_recipe
 
 STAGE_KEYS = {"stage", "error", "kept", "speedup", "memory", "seconds"}
@@ -308,3 +308,13 @@ def test_stopped(command, tmp_path, monkeypatch, digits_folder, number):
     assert result.code == 130
     assert "--resume" in result.err
     assert "Traceback" not in result.err
+
+
+def test_programs_beside_the_command_line_end_alike(capsys):
+    def failing():
+        raise DataError("there is no such folder; make one")
+
+    with pytest.raises(SystemExit) as ended:
+        as_command(failing)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "error: there is no such folder; make one\n"

@@ -6,6 +6,7 @@ import warnings
 from fnmatch import fnmatch
 from pathlib import Path
 
+from bayesprune.cli import as_command
 from bayesprune.storage import read_rows, write_bytes
 from benchmarks.exactness import ROOT
 from benchmarks.exactness.cases import CASES
@@ -35,4 +36,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

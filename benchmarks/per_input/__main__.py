@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from bayesprune.cli import as_command
 from bayesprune.data import load_dataset
 from bayesprune.errors import BayespruneWarning
 from bayesprune.experiments.evidence import evidence_path, load_evidence
@@ -75,4 +76,4 @@ def _trained_one(network: Trained, measuring: Measuring | None, arguments: argpa
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

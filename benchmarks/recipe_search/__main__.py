@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from bayesprune.cli import as_command
 from bayesprune.data import load_dataset
 from bayesprune.storage import append_row, make_folder
 from benchmarks.recipe_search.programs import PROGRAMS
@@ -51,4 +52,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from bayesprune.cli.common import app, say_error
@@ -15,7 +16,7 @@ from bayesprune.cli.running import RUN_EXAMPLES, run
 from bayesprune.cli.sweeping import SWEEP_EXAMPLES, sweep
 from bayesprune.errors import BayespruneError, StorageError
 
-__all__ = ["app", "main"]
+__all__ = ["app", "as_command", "main"]
 
 app.command(epilog=RUN_EXAMPLES)(run)
 app.command(epilog=SWEEP_EXAMPLES)(sweep)
@@ -30,11 +31,16 @@ _OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBAD
 
 
 def main() -> None:
-    """Run the command line: our own errors become one line and exit code 2."""
+    """Run the command line."""
+    as_command(app)
+
+
+def as_command(program: Callable[[], object]) -> None:
+    """Run what a person has started: our own errors become one line and exit code 2."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # Terminals that know few characters show the others as question marks.
     try:
-        app()
+        program()
     except BayespruneError as error:
         say_error(error)
         sys.exit(2)
