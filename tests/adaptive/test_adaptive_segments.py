@@ -97,7 +97,7 @@ def test_a_mask_that_no_layer_gains_from_is_named_with_the_reason(shape, channel
     found = masked(torch.randn(shape), channel_dim, following)
     assert not found.segments
     (unused,) = found.unused
-    assert unused.name == "mul"
+    assert unused.behind == "the input"
     assert re.search(reason, unused.reason), unused.reason
 
 
@@ -129,6 +129,7 @@ def test_inputs_with_several_masks_each_are_computed_in_full():
     staged = sparse(model, x, kept="all")
     adaptive = adapt(staged, x, 1, 4)
     assert {unused.reason for unused in adaptive.unused} == {"an input has several masks"}
+    assert {unused.behind for unused in adaptive.unused} == {"the input", "a"}
     assert "d" in {segment.name for segment in adaptive.segments}
     torch.testing.assert_close(adaptive(x), staged(x))
 

@@ -59,7 +59,7 @@ class ExecutionPlan:
     def __str__(self) -> str:
         table = [("layer", "units", "needed", "way", "in full", "expected"), *(each.cells for each in self.layers)]
         lines = [text_table(table, "<>><>>")]
-        lines += [f"{each.name} is computed in full: {each.reason}" for each in self.unused]
+        lines += [f"what the mask behind {each.behind} leaves out is computed all the same: {each.reason}" for each in self.unused]
         if self.adaptive_us is None:
             lines.append(f"batches of {self.batch} run as in the compacted network, {self.compacted_us:.0f} us: no layer gains")
         else:

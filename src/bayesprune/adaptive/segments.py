@@ -60,11 +60,11 @@ class Unused:
     """A mask that no layer gains from.
 
     Attributes:
-        name: of the multiplication in the graph.
+        behind: the layer whose outputs it masks, or ``the input``.
         reason: why.
     """
 
-    name: str
+    behind: str
     reason: str
 
 
@@ -89,9 +89,17 @@ def find_segments(network: fx.GraphModule, shapes: dict[fx.Node, torch.Size]) ->
         try:
             segments.append(_Walk(network, shapes, product, *found).segment())
         except _StaysDenseError as error:
-            unused.append(Unused(product.name, str(error)))
-    unused += [Unused(mask.name, "it is filled up before anything is multiplied by it") for mask in network.graph.nodes if mask in masks]
+            unused.append(Unused(_last_layer(found[0]), str(error)))
+    filled = [mask for mask in network.graph.nodes if mask in masks]
+    unused += [Unused(_last_layer(mask), "it is filled up before anything is multiplied by it") for mask in filled]
     return segments, unused
+
+
+def _last_layer(node: fx.Node) -> str:
+    """The name of the last layer before a node, by the first way back to one."""
+    while node.op != "call_module" and node.all_input_nodes:
+        node = next((before for before in node.all_input_nodes if before.op != "get_attr"), node.all_input_nodes[0])
+    return "the input" if node.op == "placeholder" else str(node.target)
 
 
 def word_of(node: Any) -> str | None:
