@@ -44,9 +44,9 @@ def test_penalties_on_weights_are_the_same_everywhere(method):
 
 def test_weights_of_lenet5_have_a_price_by_layer():
     plan = plan_of(RunConfig(network="lenet5-caffe", method="l0", tradeoff=0.1 / 60_000), PAPER, 60_000)
-    assert plan.hyperparameters["price"] == pytest.approx((10.0, 0.5, 0.1, 1.0))
+    assert plan.hyperparameters["price"] == pytest.approx((50.0, 1.5, 0.1, 1.0))
     gated = sparsify(build_network("lenet5-caffe"), "l0", **plan.hyperparameters)
-    assert [gate.price for gate in gates(gated).values()] == pytest.approx([10.0, 0.5, 0.1, 1.0])
+    assert [gate.price for gate in gates(gated).values()] == pytest.approx([50.0, 1.5, 0.1, 1.0])
     assert plan_of(RunConfig(network="lenet-500-300", method="l0"), PAPER, 60_000).hyperparameters["price"] == pytest.approx(0.1)
 
 
