@@ -19,6 +19,7 @@ MAX_LINES = 400
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
+    "text_table": set(),
     "noise": {"errors"},
     "distributions": set(),
     "gates": {"distributions", "noise"},
@@ -31,8 +32,8 @@ ROOMS: dict[str, set[str]] = {
     "state": set(),
     "graph": {"gates", "prediction", "example_inputs", "state"},
     "removal": {"graph"},
-    "attach": {"gates", "models", "graph", "removal"},
-    "cost": {"models", "prediction", "example_inputs", "state"},
+    "attach": {"gates", "models", "graph", "removal", "text_table"},
+    "cost": {"models", "prediction", "example_inputs", "state", "text_table"},
     "compact": {"attach", "cost"},
     "summary": {"gates", "cost"},
     "storage": {"errors"},

@@ -10,7 +10,7 @@ from bayesprune.errors import ResultsError, StorageError
 from bayesprune.experiments.protocol import Entry
 from bayesprune.experiments.reproduction import in_order, rows_there
 
-ASKED = small(seeds=[0])
+ASKED = small(seeds=[0]).on("cpu")
 GOOD = row("bb", WEAK, 0, 1.5, recipe="tiny", epochs=EPOCHS["pruned"])
 
 
