@@ -21,6 +21,7 @@ from bayesprune.cli import as_command
 from bayesprune.data.catalog import known_dataset
 from bayesprune.errors import BayespruneError
 from bayesprune.experiments.evidence import NETWORKS
+from bayesprune.experiments.protocol import OWN_TARGETS, own_name
 from bayesprune.experiments.rows import ResultRow, read_result_rows
 from bayesprune.experiments.tables import TABLES
 from bayesprune.models import build_network
@@ -28,11 +29,15 @@ from bayesprune.report.document.latencies import LATENCIES
 from bayesprune.storage import exists, files_in, write_rows
 
 ROOT = Path(__file__).resolve().parents[1]
+ABOUT = ("network", "dataset", "method", "tradeoff", "seed", "recipe", "placement", "shrink", "error", "speedup")
+"""What of a network's own row is repeated."""
 
 
 def with_artifacts(results: Path) -> Iterator[tuple[ResultRow, Path]]:
     """The rows of large networks whose artifact is there, and where."""
-    names = [f"{table.network}-{table.dataset}" for table in TABLES.values() if not table.together]
+    large = {name: table for name, table in TABLES.items() if not table.together}
+    names = [f"{table.network}-{table.dataset}" for table in large.values()]
+    names += [own_name(recipe, name) for recipe, own in OWN_TARGETS.items() for name in own if name in large]
     for path in files_in(results):
         if path.suffix == ".jsonl" and any(path.name.startswith(name) for name in names):
             for row in read_result_rows(path):
@@ -52,9 +57,7 @@ def measure(row: ResultRow, artifact: Path, arguments: argparse.Namespace) -> It
         seconds=arguments.seconds,
         threads=arguments.threads,
     )
-    about = {
-        name: row.written[name] for name in ("network", "dataset", "method", "tradeoff", "seed", "placement", "shrink", "error", "speedup")
-    }
+    about = {name: row.written[name] for name in ABOUT}
     for size in arguments.batch_sizes:
         timings = {timing.model: timing for timing in measured.timings if timing.batch_size == size}
         yield {

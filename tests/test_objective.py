@@ -1,4 +1,5 @@
 import math
+import warnings
 
 import pytest
 import torch
@@ -190,14 +191,59 @@ def test_gates_in_half_precision_are_refused(method, dtype):
     negative_elbo(torch.tensor(1.0), model.float().to(dtype), n_data=10)
 
 
-def test_training_in_evaluation_mode_is_warned_of(gated):
+def loss_of(model):
+    return model(torch.randn(3, 4)).square().mean()
+
+
+def test_gates_that_are_trained_in_evaluation_mode_are_named(gated):
+    names = list(gates(gated))
     gated.eval()
-    nll = gated(torch.randn(3, 4)).square().mean()
-    with pytest.warns(BayespruneWarning, match="call model.train\\(\\)"):
-        negative_elbo(nll, gated, 10)
-    with torch.no_grad():
-        negative_elbo(nll, gated, 10)
-    negative_elbo(nll.detach(), gated, 10)
+    with pytest.warns(BayespruneWarning, match=rf"^{', '.join(names)}: .*call model.train\(\)"):
+        negative_elbo(loss_of(gated), gated, 10)
+    gates(gated)[names[0]].train()
+    with pytest.warns(BayespruneWarning, match=rf"^{', '.join(names[1:])}: "):
+        negative_elbo(loss_of(gated), gated, 10)
+
+
+def in_training(gated):
+    gated.train()
+    return loss_of(gated)
+
+
+def without_gradients(gated):
+    return loss_of(gated).detach()
+
+
+def of_gates_that_are_not_trained(gated):
     for gate in gates(gated).values():
         gate.requires_grad_(False)
-    negative_elbo(nll, gated, 10)
+    return loss_of(gated)
+
+
+def of_draws(gated):
+    for gate in gates(gated).values():
+        gate.sampling = True
+    return loss_of(gated)
+
+
+@pytest.mark.parametrize("loss", [in_training, without_gradients, of_gates_that_are_not_trained, of_draws])
+def test_objectives_that_are_not_warned_of(gated, loss):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert negative_elbo(loss(gated.eval()), gated, 10).isfinite()
+
+
+def test_measuring_the_objective_is_not_warned_of(gated):
+    nll = loss_of(gated.eval())
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error")
+        negative_elbo(nll, gated, 10)
+
+
+def test_objective_in_evaluation_mode_is_one_graph(gated):
+    gated.eval()
+    x = torch.randn(3, 4)
+    whole = torch.compile(lambda x: negative_elbo(gated(x).square().mean(), gated, 10), fullgraph=True, backend="eager")
+    with torch.no_grad():
+        expected = negative_elbo(gated(x).square().mean(), gated, 10)
+    torch.testing.assert_close(whole(x).detach(), expected)

@@ -38,7 +38,7 @@ def gate_scales(model: nn.Module, kl_scale: KLScale) -> dict[str, float]:
 def negative_elbo(nll: Tensor, model: nn.Module, n_data: int, kl_scale: KLScale = 1.0, warmup: float = 1.0) -> Tensor:
     """The negative evidence lower bound per datum: mean nll + warmup / n_data * sum over gates of kl_scale KL (equation 3, divided by N).
 
-    The outputs must come from training mode, where gates draw; a warning says so if gates in evaluation mode are about to be trained.
+    The outputs must come from training mode, where gates draw; a warning names gates that are about to be trained in evaluation mode.
     With a scale above one it is still a bound on the marginal likelihood. Every method's ``kl`` is in nats for the whole data set, so the
     published loss of each is this one with the scale and hyper-parameters that its ``from_tradeoff`` gives.
 
@@ -66,22 +66,28 @@ def negative_elbo(nll: Tensor, model: nn.Module, n_data: int, kl_scale: KLScale 
     scales = gate_scales(model, kl_scale)
     found = gates(model)
     _refuse_coarse(found)
-    _warn_if_nothing_is_drawn(nll, found)
+    _warn_of_gates_that_draw_nothing(nll, found)
     divergence = sum(scales[name] * gate.kl() for name, gate in found.items())
     return nll.mean() + divergence * (warmup / n_data)
 
 
-def _warn_if_nothing_is_drawn(nll: Tensor, found: Mapping[str, Gate]) -> None:
+def _warn_of_gates_that_draw_nothing(nll: Tensor, found: Mapping[str, Gate]) -> None:
     """Gates in evaluation mode are not drawn, so their likelihood is not what the bound is about."""
-    if not (nll.requires_grad and torch.is_grad_enabled()) or any(gate.training for gate in found.values()):
+    if torch.compiler.is_compiling() or not (nll.requires_grad and torch.is_grad_enabled()):
         return
-    if any(parameter.requires_grad for gate in found.values() for parameter in gate.parameters(recurse=False)):
+    still = [name for name, gate in found.items() if not gate.is_sampling and _is_trained(gate)]
+    if still:
         warnings.warn(
-            "the gates are in evaluation mode, in which they draw nothing, so that this is not the objective that they are to be trained "
-            "with: call model.train() before each epoch; to measure the objective alone, compute it under torch.no_grad()",
+            f"{', '.join(still)}: in evaluation mode gates draw nothing, so that this is not the objective that they are to be trained "
+            "with: call model.train() before each epoch, or requires_grad_(False) on gates that are not trained; to measure the objective "
+            "alone, compute it under torch.no_grad()",
             BayespruneWarning,
             stacklevel=3,
         )
+
+
+def _is_trained(gate: Gate) -> bool:
+    return any(parameter.requires_grad for parameter in gate.parameters(recurse=False))
 
 
 def _refuse_coarse(found: Mapping[str, Gate]) -> None:

@@ -101,6 +101,19 @@ def test_a_mask_that_no_layer_gains_from_is_named_with_the_reason(shape, channel
     assert re.search(reason, unused.reason), unused.reason
 
 
+def test_a_mask_is_named_by_the_layer_that_makes_its_units():
+    torch.manual_seed(0)
+    layers = {"a": nn.Linear(6, 8), "norm": nn.BatchNorm1d(8), "relu": nn.ReLU(), "b": nn.Linear(8, 3), "c": nn.Linear(8, 3)}
+
+    def compute(net, x):
+        h = net.relu(net.norm(net.a(x)))
+        return net.b(h) + net.c(h)
+
+    x = torch.randn(4, 6)
+    adaptive = adapt(sparse(Net(compute, **layers), x, kept="all"), x, 1, 4)
+    assert ("a", "several operations read it") in {(unused.behind, unused.reason) for unused in adaptive.unused}
+
+
 @pytest.mark.parametrize("before_norm", [False, True])
 @pytest.mark.parametrize("name", ["lenet5", "resnet_basic", "conv1d", "squeeze_excitation", "lstm_tail"])
 def test_no_mask_is_passed_over_in_silence(name, before_norm):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from refusals import refused
 from reproducing import Stopping, Untrained, places, reproduce
+from torch import nn
 
 import bayesprune.experiments.compacted as compacted
 import bayesprune.experiments.main_job as main_job
@@ -171,9 +172,13 @@ def test_precision(asked, device, used):
     assert protocol("vgg-cifar10", precision=asked).on(device).precision == used
 
 
-def test_precision_on_a_processor(narrow, images, tmp_path):
+def test_precision_on_a_processor(narrow, images, tmp_path, monkeypatch):
+    computed_in = set()
+    forward = nn.Conv2d.forward
+    monkeypatch.setattr(nn.Conv2d, "forward", lambda layer, x: (result := forward(layer, x), computed_in.add(result.dtype))[0])
     (row,) = reproduce(replace(small(["dense"]), precision="bfloat16"), tmp_path, images)
     assert row["precision"] == "bfloat16"
+    assert torch.bfloat16 in computed_in
 
 
 def test_network_that_cannot_be_compacted_costs_no_row(narrow, images, tmp_path, monkeypatch):

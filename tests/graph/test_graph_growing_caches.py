@@ -51,7 +51,7 @@ def test_a_cache_that_grows(kind, there):
     assert model.table.shape[0] == there
     result = bp.compact(gated, x)
     assert gated.table.shape[0] == there
-    assert "it is for inputs of at most 10x6 (the batch apart)" in result.certificate.note
+    assert result.certificate.note.startswith("it is for inputs of at most 10 along dimension 1: ")
     assert result.certificate.after.parameters < result.certificate.before.parameters
     with torch.no_grad():
         for length in (2, 5, 10):
@@ -77,3 +77,45 @@ def test_a_cache_of_earlier_inputs_is_refused():
 
     with pytest.raises(bp.BayespruneError, match="goes by what it wrote into table"):
         trace(Earlier(64).double().eval(), torch.rand(2, 5, 6, dtype=torch.float64))
+
+
+class OfAllRows(Cached):
+    """Something for every position of every input of the batch."""
+
+    def forward(self, x):
+        rows = x.shape[0] * x.shape[1]
+        if rows > self.table.shape[0]:
+            self.table = self.made(rows)
+        h = F.relu(self.first(x))
+        return self.last(h * self.table[:rows].view(h.shape))
+
+
+class MadeOnce(Cached):
+    """More than anyone needs, made at the first call."""
+
+    def forward(self, x):
+        if self.table.shape[0] == 0:
+            self.table = self.made(512)
+        return self.last(F.relu(self.first(x)) * self.table[: x.shape[1]])
+
+
+class OfTwo(Cached):
+    def forward(self, x, weights):
+        return super().forward(x) * weights
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights", "limits"),
+    [
+        (Cached, False, ("10 along dimension 1",)),
+        (OfTwo, True, ("10 along dimension 1 of input 1",)),
+        (OfAllRows, False, ("3 along dimension 0", "5 along dimension 1", "6 along dimension 2")),
+        (MadeOnce, False, ()),
+    ],
+)
+def test_only_sizes_that_matter_are_limited(kind, weights, limits):
+    torch.manual_seed(0)
+    x = torch.rand(3, 5, 6, dtype=torch.float64)
+    model = kind().double().eval()
+    graph = trace(model, (x, torch.rand(3, 1, 1, dtype=torch.float64)) if weights else x)
+    assert graph.meta["at_most"] == limits

@@ -127,20 +127,23 @@ def test_wrong_words_about_the_training(tmp_path, field, value):
 
 
 def timed(**others):
-    about = {"network": "vgg-like", "dataset": "cifar10", "method": "bb", "tradeoff": "6", "seed": 0, "placement": "before norm"}
-    sizes = {"error": 7.1, "speedup": 4.4, "macs": 70_000_000, "parameters": 1_230_000, "shrink": False}
+    about = {"network": "vgg-like", "dataset": "cifar10", "method": "bb", "tradeoff": "6", "seed": 0, "recipe": "paper"}
+    sizes = {"error": 7.1, "speedup": 4.4, "macs": 70_000_000, "parameters": 1_230_000, "shrink": False, "placement": "before norm"}
     times = {"batch_size": 1, "dense_ms": 15.0, "compacted_ms": 3.0, "faster": 5.0}
     return about | sizes | times | {"cpu": "a processor", "threads": 2, "torch": "2.13.0"} | others
 
 
 def test_latency_beside_the_paper_count(tmp_path):
-    write_results(tmp_path, [timed(), timed(batch_size=64, shrink=True), timed(dataset="cifar100")], LATENCIES)
+    own = timed(recipe="deep", tradeoff="5", shrink=True, placement="after activation")
+    write_results(tmp_path, [timed(), timed(batch_size=64, shrink=True), timed(dataset="cifar100"), own], LATENCIES)
     sheet = latency_sheet(tmp_path, "vgg-like", "cifar10")
     assert texts(sheet) == [
         ["BB", "6", "0", "before norm", "7.10", "4.40", "70.0", "1.23", "1", "15.00", "3.00", "5.00"],
         ["BB", "6", "0", "before norm, shrinks", "7.10", "4.40", "70.0", "1.23", "64", "15.00", "3.00", "5.00"],
     ]
     assert "a processor, 2 threads, torch 2.13.0" in sheet.note
+    of_deep = latency_sheet(tmp_path, "vgg-like", "cifar10", "deep")
+    assert [line[:4] for line in texts(of_deep)] == [["BB", "5", "0", "after activation, shrinks"]]
     assert latency_sheet(tmp_path, "lenet-500-300", "mnist") is None
     assert latency_sheet(tmp_path / "nowhere", "vgg-like", "cifar10") is None
     write_results(tmp_path, [timed(dense_ms="fast")], LATENCIES)

@@ -3,9 +3,11 @@ from reproduction import NETWORK, as_printed, row, write_results
 
 from bayesprune.experiments.protocol import OWN_TARGETS, Target
 from bayesprune.report import write_report
+from bayesprune.report.comparison.pairs import compare
 from bayesprune.report.comparison.points import points_of
 from bayesprune.report.comparison.results import own_recipe_file, read_own_recipes
 from bayesprune.report.document.own_recipe import attempts, own_recipe_sheets
+from bayesprune.report.figures.own_recipe_curves import draw_own_recipes
 from bayesprune.report.figures.tradeoff_axes import colour_of
 
 RECIPE = "consistent"
@@ -110,14 +112,44 @@ def test_network_without_rows_of_the_papers_recipe(tmp_path):
     about = {"network": "vgg-like", "dataset": "cifar10", "kept": [9] * 15, "recipe": "deep", "placement": "after activation"}
     looks = [{"epoch": epoch, "seconds": 9.0 * epoch, "error": 9.0, "kept": [60 - epoch] * 15} for epoch in (1, 2)]
     rows = [row(method, "5", 0, 7.0, 6.0, **about, history=looks, epochs=2) for method in ("bb", "dbb")]
+    rows[1] |= {"right_memory": 4.5, "static_kept": [10] * 15}
     results = write_results(tmp_path / "results", rows, own_recipe_file("deep", "vgg-cifar10"))
-    written = {path.name for path in write_report(results, tmp_path / "docs")}
+    said = []
+    written = {path.name for path in write_report(results, tmp_path / "docs", said.append)}
+    assert [line.rpartition("/")[2].partition(":")[0] for line in said] == ["own-recipe-deep-vgg-cifar10-units.safetensors"]
     figures = {"own-recipes-vgg-like-cifar10.png", "kept-units-own-recipe-deep-vgg-cifar10.png"}
     assert figures <= written
     text, html = ((tmp_path / "docs" / name).read_text(encoding="utf-8") for name in ("results.md", "report.html"))
     assert "### Targets on vgg-cifar10" in text
     assert all(text.count(f"](figures/{name})") == 1 for name in figures)
     assert html.count("<figure") == 2
+    assert "What DBB chooses among BB's units" in text
+    assert "Two ways to count DBB's memory" in text
     write_results(results, as_printed())
-    write_report(results, tmp_path / "both")
+    write_report(results, tmp_path / "both", said.append)
     assert "](figures/own-recipes-vgg-like-cifar10.png)" in (tmp_path / "both" / "results.md").read_text(encoding="utf-8")
+
+
+def test_figures_stay_where_they_belong_when_rows_of_the_papers_recipe_come(tmp_path):
+    about = {"network": "vgg-like", "dataset": "cifar10", "kept": [9] * 15}
+    looks = [{"epoch": epoch, "seconds": 9.0 * epoch, "error": 9.0, "kept": [60 - epoch] * 15} for epoch in (1, 2)]
+    own = [row(each, "5", 0, 7.0, 6.0, **about, recipe="deep", placement="after activation", history=looks) for each in ("bb", "dbb")]
+    results = write_results(tmp_path / "results", own, own_recipe_file("deep", "vgg-cifar10"))
+    write_results(results, [row("dense", None, 0, 7.0, 1.0, **about, placement="before norm")], "vgg-like-cifar10.jsonl")
+    write_report(results, tmp_path / "docs", [].append)
+    text = (tmp_path / "docs" / "results.md").read_text(encoding="utf-8")
+    network, recipe = text.split("## Beyond the paper")
+    assert "](figures/own-recipes-vgg-like-cifar10.png)" in network
+    assert "](figures/kept-units-own-recipe-deep-vgg-cifar10.png)" in recipe
+
+
+@pytest.mark.parametrize(("methods", "legend"), [(("bb", "dbb"), ["BB", "DBB", "the paper", "deep"]), (("dense",), None)])
+def test_legend_names_only_what_is_drawn(tmp_path, monkeypatch, methods, legend):
+    drawn = []
+    monkeypatch.setattr("bayesprune.report.figures.own_recipe_curves.write_figure", lambda figure, path: drawn.append(figure))
+    about = {"network": "vgg-like", "dataset": "cifar10", "kept": [9] * 15, "recipe": "deep", "placement": "after activation"}
+    rows = [row(method, None if method == "dense" else "5", 0, 7.0, 6.0, **about) for method in methods]
+    points = points_of(read_own_recipes(write_results(tmp_path, rows, own_recipe_file("deep", "vgg-cifar10")))["deep"])
+    paper = compare("vgg-like", "cifar10", [])
+    assert draw_own_recipes(paper, {"deep": points}, tmp_path / "figure.png") is (legend is not None)
+    assert [[text.get_text() for text in figure.axes[0].get_legend().get_texts()] for figure in drawn] == ([legend] if legend else [])

@@ -125,9 +125,19 @@ def test_with_the_real_compiler(at_once):
             torch.testing.assert_close(other.state_dict()[name], tensor, rtol=1e-2, atol=1e-3)
 
 
-@pytest.mark.parametrize(("step", "to_come", "gains"), [(0.003, 600.0, True), (0.003, 100.0, False), (0.4, 6000.0, False)])
-def test_short_steps_are_compiled_when_many_are_to_come(step, to_come, gains):
-    assert gains_from_compiling(step, to_come) is gains
+@pytest.mark.parametrize(("step", "models", "to_come", "gains"), [
+    (0.003, 1, 600.0, True), (0.003, 1, 100.0, False), (0.4, 1, 6000.0, False), (0.4, 15, 6000.0, True), (0.8, 15, 6000.0, False),
+])  # fmt: skip
+def test_short_steps_are_compiled_when_many_are_to_come(step, models, to_come, gains):
+    assert gains_from_compiling(step, models, to_come) is gains
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_how_long_a_step_is_goes_by_the_model(at_once, compilations, monkeypatch, count):
+    asked = []
+    monkeypatch.setattr(trainer_module, "gains_from_compiling", lambda step, models, to_come: asked.append(models))
+    trained([model("dense", "bb", seed) for seed in range(count)], compiled=True)
+    assert set(asked) == {count}
 
 
 def test_long_steps_are_not_compiled(at_once, compilations, monkeypatch):

@@ -13,11 +13,20 @@ import torch
 from torch import Tensor, fx, nn
 
 from bayesprune.graph.binding import function_of
-from bayesprune.graph.layer_types import ACTIVATIONS, CONVOLUTIONS, DROPOUTS, POOLINGS, positional_dimensions
+from bayesprune.graph.layer_types import (
+    ACTIVATIONS,
+    CONVOLUTIONS,
+    DROPOUTS,
+    LINEARS,
+    POOLINGS,
+    TRANSPOSED_CONVOLUTIONS,
+    positional_dimensions,
+)
 from bayesprune.graph.vocabulary import ELEMENTWISE, POOLING, pooled_dimensions
 
 Operation: TypeAlias = Callable[[Tensor], Tensor]
 """One that works on every channel alone and leaves zeros zero."""
+_MAKE_UNITS = (*LINEARS, *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS, nn.Bilinear, nn.Embedding, nn.RNNBase)
 
 
 @dataclass(frozen=True)
@@ -89,15 +98,15 @@ def find_segments(network: fx.GraphModule, shapes: dict[fx.Node, torch.Size]) ->
         try:
             segments.append(_Walk(network, shapes, product, *found).segment())
         except _StaysDenseError as error:
-            unused.append(Unused(_last_layer(found[0]), str(error)))
+            unused.append(Unused(_masked_layer(network, found[0]), str(error)))
     filled = [mask for mask in network.graph.nodes if mask in masks]
-    unused += [Unused(_last_layer(mask), "it is filled up before anything is multiplied by it") for mask in filled]
+    unused += [Unused(_masked_layer(network, mask), "it is filled up before anything is multiplied by it") for mask in filled]
     return segments, unused
 
 
-def _last_layer(node: fx.Node) -> str:
-    """The name of the last layer before a node, by the first way back to one."""
-    while node.op != "call_module" and node.all_input_nodes:
+def _masked_layer(network: fx.GraphModule, node: fx.Node) -> str:
+    """The name of the last layer before a node that makes units, by the first way back to one."""
+    while node.all_input_nodes and not (node.op == "call_module" and isinstance(network.get_submodule(str(node.target)), _MAKE_UNITS)):
         node = next((before for before in node.all_input_nodes if before.op != "get_attr"), node.all_input_nodes[0])
     return "the input" if node.op == "placeholder" else str(node.target)
 

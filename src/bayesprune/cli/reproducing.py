@@ -30,6 +30,8 @@ REPRODUCE_EXAMPLES = """**Examples**
 
 `bayesprune reproduce lenet-500-300 --recipe consistent` — our own recipe for BB and DBB, with five seeds, in a file of its own
 
+`bayesprune reproduce vgg-cifar10 --recipe deep --precision bfloat16` — VGG-like by a recipe for processors too, made for bfloat16: hours
+
 `bayesprune reproduce vgg-cifar10 --main-table --seeds 0` — the rows of the paper's main table, one model after the other
 
 `bayesprune reproduce vgg-cifar10 --methods bb --tradeoffs 4 --after-activation --shrink` — gates in another place, on networks that shrink

@@ -137,10 +137,10 @@ def _sizes_that_it_is_for(module: fx.GraphModule) -> str:
     """What to know about the sizes of inputs; empty where they may be any."""
     if module.meta.get("only_size"):
         return "it is for inputs of the example's size (the batch apart): the model's code could be followed for no other"
-    if "at_most" not in module.meta:
+    if not module.meta.get("at_most"):
         return ""
-    sizes = " and ".join("x".join(map(str, shape)) or "1" for shape in module.meta["at_most"])
-    return f"it is for inputs of at most {sizes} (the batch apart): the model grows with larger ones; give such an example for more"
+    sizes = " and ".join(module.meta["at_most"])
+    return f"it is for inputs of at most {sizes}: the model grows with larger ones; give such an example for more"
 
 
 def _another_batch(gated: nn.Module, inputs: ExampleInputs) -> list[ExampleInputs]:

@@ -35,7 +35,7 @@ class Target:
     Attributes:
         error: in percent.
         speedup: dense over pruned FLOPs.
-        tradeoff: at which DBB is to do it, chosen on validation images or, on LeNet5-Caffe, by sizes alone.
+        tradeoff: at which DBB is to do it; ``OWN_TARGETS`` says how it was chosen.
     """
 
     error: float
@@ -59,7 +59,7 @@ OWN_TARGETS: dict[str, dict[str, tuple[Target, ...]]] = {
 LeNet-500-300 come from what it did on validation images (programs of benchmarks/recipe_search): 18.1x at 2, 40.7x at 9, 43.0x at 10. With
 60,000 training images instead of 50,000 a trade-off weighs 5/6 as much, so the two strong ones are 6/5 of what is wanted there: 9, and 13,
 which is extrapolated. At 9 itself it prunes less than it did there. That of brief was chosen by sizes: 5 had 15.7x with the training images
-that validation leaves, one seed, but 5.5 only 12.8x with all of them."""
+that validation leaves, one seed, but 5.5 only 12.8x with all of them. That of deep was set before its rows were trained."""
 
 
 @dataclass(frozen=True)

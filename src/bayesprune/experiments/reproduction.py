@@ -131,7 +131,8 @@ def rows_there(protocol: Protocol, path: Path) -> dict[Entry, dict[str, Any]]:
         differing = [f"{name} {value}, not {here}" for name, value in trained.items() if value != (here := getattr(protocol, name))]
         if differing:
             raise ResultsError(
-                f"{path}, line {number} was trained in another way: {'; '.join(differing)}; choose another folder for the results"
+                f"{path}, line {number} was trained in another way: {'; '.join(differing)}; ask for the same way, or choose another folder "
+                "for the results"
             )
         found[row.entry] = row.written
     return found

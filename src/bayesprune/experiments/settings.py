@@ -61,7 +61,7 @@ _OF_RECIPES = {
 }
 """Factors of our own recipes, by what a unit costs. In LeNet-500-300 DBB computes all units of a hidden layer that BB keeps, but only the
 pixels that an input needs, so it is hidden units that are dear; in LeNet5-Caffe it is filters. In VGG-like the FLOPs of a filter go with
-the area of its map times the filters of the next layer, whose number doubles where the side is halved: with the side."""
+the area of its map times the filters of the next layer: about with the side, since filters double where the side is halved, up to 512."""
 
 
 def gate_weights(network: str, method: str, recipe: str = "paper") -> tuple[float, ...] | None:

@@ -34,7 +34,7 @@ def in_other_sizes(model: nn.Module, example_inputs: ExampleInputs, expected: An
         expected: what it computes for them.
     """
     found = _tried(model, example_inputs, expected, with_batch_size(example_inputs, 2))
-    if not found and batch_size(example_inputs) != 2 and _runs(model, with_batch_size(example_inputs, 2)) is None:
+    if not found and batch_size(example_inputs) != 2 and run_trial(model, with_batch_size(example_inputs, 2)) is None:
         return _tried(model, example_inputs, expected, example_inputs)  # A model for this batch size only.
     return found
 
@@ -76,7 +76,7 @@ def _taker(model: nn.Module, example_inputs: ExampleInputs, expected: Any) -> Ca
         """Which results have a row for every sample: two batch sizes tell, because any other size may be that of one batch by chance."""
         size = batch_size(example_inputs)
         another = with_batch_size(example_inputs, 2 if size != 2 else 3)
-        trial = _runs(model, another)
+        trial = run_trial(model, another)
         rows = _rows(expected, size)
         there = rows if trial is None else _rows(trial.result, batch_size(another))
         return [a and b for a, b in zip(rows, there, strict=True)] if len(rows) == len(there) else rows
@@ -84,7 +84,7 @@ def _taker(model: nn.Module, example_inputs: ExampleInputs, expected: Any) -> Ca
     def taken(inputs: ExampleInputs) -> Trial | None:
         shapes = _shapes(inputs)
         if shapes not in known:
-            trial = _runs(model, inputs)
+            trial = run_trial(model, inputs)
             rows = [] if trial is None else _rows(trial.result, batch_size(inputs))
             known[shapes] = trial if all(rows) or _covers(rows, of_the_batch()) else None
         return known[shapes]
@@ -92,7 +92,8 @@ def _taker(model: nn.Module, example_inputs: ExampleInputs, expected: Any) -> Ca
     return taken
 
 
-def _runs(model: nn.Module, inputs: ExampleInputs) -> Trial | None:
+def run_trial(model: nn.Module, inputs: ExampleInputs) -> Trial | None:
+    """What a model computes for inputs; None if it does not take them."""
     try:
         return Trial(inputs, run_example(model, inputs))
     except InputError:

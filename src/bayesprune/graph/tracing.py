@@ -29,6 +29,7 @@ from bayesprune.graph.other_sizes import Trial, in_other_sizes
 from bayesprune.graph.quiet import quiet_tracers
 from bayesprune.graph.recording import annotate, positional
 from bayesprune.graph.simplify import simplify
+from bayesprune.graph.size_limits import numel, size_limits
 from bayesprune.prediction import evaluating
 from bayesprune.state import as_before
 
@@ -52,8 +53,8 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
     ``torch.fx`` is tried first, ``torch.export`` where it cannot follow. A graph is believed only if it computes for the example what the
     model does, and for other inputs and batch sizes; one that does so for inputs of other sizes, which the model takes, is preferred. It
     shares the model's parameters; gates are leaves. Its ``meta`` has the ``tracer``, the ``other_sizes`` in which it was tried, whether
-    the example's is its ``only_size`` although the model takes others, the sizes that its inputs have ``at_most``, if larger ones would
-    have made the model change, and the buffers ``written`` by the model, but not by the graph.
+    the example's is its ``only_size`` although the model takes others, what its inputs may be ``at_most``, if the model grows with larger
+    ones, and the buffers ``written`` by the model, but not by the graph.
 
     Raises:
         InputError: the model does not run on the example, or no tracer can follow it.
@@ -68,13 +69,13 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
     with evaluating(model), quiet_tracers():  # The graph shares its gates, which must not draw masks or move statistics.
         module, reasons = follow()
         if (module is None or module.meta["only_size"]) and trials:
-            largest = max((trial.inputs for trial in trials), key=_numel)
-            with after_a_call(model, largest) as has_written:
+            largest = max(trials, key=lambda trial: numel(trial.inputs))
+            with after_a_call(model, largest.inputs) as has_written:
                 # A cache that grows with the inputs: no graph makes it, but one that is large enough can be read.
                 again = follow()[0] if has_written else None
             if again is not None and _follows_elsewhere(again, _SAME, [Trial(example_inputs, expected), *trials]):
                 module = again  # Also now that what the model wrote into itself is undone.
-                module.meta["at_most"] = [tuple(tensor.shape[1:]) for tensor in tensors_in(largest)]
+                module.meta["at_most"] = size_limits(model, example_inputs, largest, partial(_follows_elsewhere, module, _SAME))
         if module is None:
             _refuse_what_cannot_be_a_graph(model, example_inputs, expected)
             raise refuse(model, reasons)
@@ -101,10 +102,6 @@ def _first_that_follows(
             return module, reasons
         found = found or module
     return found, reasons
-
-
-def _numel(inputs: ExampleInputs) -> int:
-    return sum(tensor.numel() for tensor in tensors_in(inputs))
 
 
 def _refuse_what_cannot_be_a_graph(model: nn.Module, example_inputs: ExampleInputs, expected: Any) -> None:

@@ -1,11 +1,11 @@
 """A whole report: document, figures and page."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bayesprune.experiments.evidence import evidence_path
 from bayesprune.experiments.protocol import own_name
-from bayesprune.experiments.tables import table_of
+from bayesprune.experiments.tables import TABLES, table_of
 from bayesprune.report.comparison.pairs import compare
 from bayesprune.report.document.content import QUICK_BANNER, Content, read_content
 from bayesprune.report.document.illustrations import kept_units_name, own_recipes_name, tradeoffs_name
@@ -47,26 +47,36 @@ def write_report(results: Path, out: Path, say: Callable[[str], None] = tell_as_
     for path, text in ((out / DOCUMENT, document(content, out)), (out / PAGE, page(content, figures))):
         write_bytes(path, text.encode())
         written.append(path)
-    for comparison in (network.comparison for network in content.networks):
-        model = evidence_path(results, table_of(comparison.network, comparison.dataset))
-        if not exists(model):
-            say(f"there is no {model}: figures of {comparison.title} that need it were not drawn")
+    for path, title in _evidence(content, results):
+        if not exists(path):
+            say(f"there is no {path}: figures of {title} that need it were not drawn")
     return written
 
 
+def _evidence(content: Content, results: Path) -> Iterator[tuple[Path, str]]:
+    """The files that figures are drawn from, and of what."""
+    for comparison in (network.comparison for network in content.networks):
+        yield evidence_path(results, table_of(comparison.network, comparison.dataset)), comparison.title
+    for own in content.own_recipes:
+        for name, comparison in own.comparisons.items():
+            if TABLES[name].shown:
+                yield evidence_path(results, TABLES[name], own_name(own.recipe, name)), f"{comparison.title}, recipe {own.recipe},"
+
+
 def _draw_own_recipes(content: Content, figures: Path) -> list[Path]:
-    """Recipes of our own beside the paper's; how networks lost their units by them, where the paper's recipe does not show it."""
+    """Recipes of our own beside the paper's, and how networks lost their units by them."""
     written = []
     found = {each.label: each for own in content.own_recipes for each in own.comparisons.values()}
     beside = {network.comparison.label: network.comparison for network in content.networks}
     for label, each in found.items():
         comparison = beside.get(label) or compare(each.network, each.dataset, [])
         recipes = {own.recipe: its.points for own in content.own_recipes for its in own.comparisons.values() if its.label == label}
-        written.append(figures / own_recipes_name(label))
-        draw_own_recipes(comparison, recipes, written[-1])
+        curves = figures / own_recipes_name(label)
+        if draw_own_recipes(comparison, recipes, curves):
+            written.append(curves)
     for own in content.own_recipes:
-        for table in own.alone:
+        for table, its in own.comparisons.items():
             history = figures / kept_units_name(own_name(own.recipe, table))
-            if draw_pruning_history(own.comparisons[table].rows, history):
+            if draw_pruning_history(its.rows, history):
                 written.append(history)
     return written

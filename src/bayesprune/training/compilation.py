@@ -17,17 +17,19 @@ _GAIN = 0.5
 _TO_COMPILE = 60.0
 """Seconds that compiling takes, about."""
 _SHORT = 0.05
-"""Seconds of a plain step. A longer one is taken up by its layers, which a compiler leaves as they are: that of VGG-like gains nothing."""
+"""Seconds of a plain step for each of the models side by side. A longer one is taken up by convolutions, which a compiler leaves as they
+are: VGG-like gains nothing, and models with convolutions side by side become slower."""
 
 
-def gains_from_compiling(step: float, to_come: float) -> bool:
+def gains_from_compiling(step: float, models: int, to_come: float) -> bool:
     """Whether compiling makes training on a processor faster.
 
     Args:
         step: seconds that a plain step takes.
+        models: how many are trained side by side in it.
         to_come: seconds that the plain steps to come take.
     """
-    return step < _SHORT and _GAIN * to_come > _TO_COMPILE
+    return step < _SHORT * models and _GAIN * to_come > _TO_COMPILE
 
 
 def compiler_settings() -> Any:

@@ -281,7 +281,7 @@ class StageTrainer:
     def _worth_compiling(self) -> bool:
         """Whether steps are to be compiled for a processor now: when units go slowly, and enough is to come."""
         waiting = self.compiles and self._program is None and self._thinned <= _SLOWLY
-        return waiting and gains_from_compiling(self._seconds / len(self.source), self._to_come)
+        return waiting and gains_from_compiling(self._seconds / len(self.source), len(self.models), self._to_come)
 
     def _pays(self, narrow: nn.Module) -> bool:
         """Whether steps become cheaper by more than it costs to make a new program, where there is one."""

@@ -57,7 +57,7 @@ class OwnRecipeContent:
         recipe: its name.
         remark: what it is.
         comparisons: of its rows with the paper's, by the table that they are for.
-        alone: those tables of which there are no rows of the paper's recipe, so that nothing else is said of their networks.
+        alone: those tables whose networks have no section of their own.
         tables: targets and points.
         diverged: a sentence for each model that diverged.
         provenance: of its rows.
@@ -79,7 +79,7 @@ class OwnRecipeContent:
     @property
     def labels(self) -> list[str]:
         """Of the figures that belong here, as in names of files."""
-        return [label for table in self.alone for label in (self.comparisons[table].label, own_name(self.recipe, table))]
+        return [*(self.comparisons[table].label for table in self.alone), *(own_name(self.recipe, table) for table in self.comparisons)]
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,10 @@ def read_content(results: Path) -> Content:
             )
             for each in comparisons
         ),
-        tuple(_own_recipe_content(recipe, rows, remarks.get(RECIPES, {}).get(recipe, ""), comparisons) for recipe, rows in own.items()),
+        tuple(
+            _own_recipe_content(results, recipe, rows, remarks.get(RECIPES, {}).get(recipe, ""), comparisons)
+            for recipe, rows in own.items()
+        ),
         tuple(trial_sheets(results)),
     )
 
@@ -157,7 +160,9 @@ def _network_content(comparison: NetworkComparison, remarks: dict[str, str], *ot
     )
 
 
-def _own_recipe_content(recipe: str, rows: list[ResultRow], remark: str, others: Sequence[NetworkComparison]) -> OwnRecipeContent:
+def _own_recipe_content(
+    results: Path, recipe: str, rows: list[ResultRow], remark: str, others: Sequence[NetworkComparison]
+) -> OwnRecipeContent:
     lost = [
         f"{row.network}, {point_name(row.method, row.tradeoff)}, seed {row.seed}, diverged: {row.reason}." for row in diverged_rows(rows)
     ]
@@ -166,5 +171,9 @@ def _own_recipe_content(recipe: str, rows: list[ResultRow], remark: str, others:
         for key in sorted({(row.network, row.dataset) for row in rows})
     }
     alone = tuple(table for table, comparison in found.items() if comparison.label not in {other.label for other in others})
-    sheets = own_recipe_sheets(recipe, {table: comparison.points for table, comparison in found.items()})
-    return OwnRecipeContent(recipe, remark, found, alone, tuple(sheets), tuple(lost), tuple(provenance_lines(rows)))
+    sheets: list[Sheet | None] = [*own_recipe_sheets(recipe, {table: comparison.points for table, comparison in found.items()})]
+    for table, comparison in found.items():
+        sheets += [selection_sheet(comparison.rows) if table in alone else None, memory_sheet(comparison.rows)]
+        sheets.append(latency_sheet(results, comparison.network, comparison.dataset, recipe))
+    tables = tuple(each for each in sheets if each is not None)
+    return OwnRecipeContent(recipe, remark, found, alone, tables, tuple(lost), tuple(provenance_lines(rows)))

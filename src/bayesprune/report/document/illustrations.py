@@ -6,7 +6,7 @@ from pathlib import Path
 from bayesprune.storage import exists
 
 CAPTIONS = {
-    "own-recipes": "BB and DBB by recipes of our own, with standard errors, beside the paper's recipe and the paper's points.",
+    "own-recipes": "BB and DBB by recipes of our own, with standard errors, beside the paper's points and what its recipe gave us.",
     "kept-units": "Units that each gate keeps while the network is trained, and its test error.",
     "input-regions": "Which pixels DBB prunes for four images: BB keeps the same ones for all images, DBB chooses among them for each.",
     "filter-use": "Which units DBB uses for images of two classes in a low, a middle and the last layer.",

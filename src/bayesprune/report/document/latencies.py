@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from bayesprune.experiments.fields import Fields, read_fields
+from bayesprune.experiments.protocol import OWN_TARGETS
 from bayesprune.report.comparison.points import method_name
 from bayesprune.report.document.sheets import Cell, Sheet, number, sheet, tradeoff_cell, words
 from bayesprune.storage import exists
@@ -11,20 +12,22 @@ LATENCIES = "compacted-latency.jsonl"
 """Written by benchmarks/compacted_latency.py."""
 
 
-def latency_sheet(results: Path, network: str, dataset: str) -> Sheet | None:
+def latency_sheet(results: Path, network: str, dataset: str, own_recipe: str | None = None) -> Sheet | None:
     """A line for each network that was measured and each batch size; None if there are none.
 
     Args:
         results: the folder with the file.
         network: of the zoo.
         dataset: of the catalogue.
+        own_recipe: of ours, that trained the networks; None for those of the paper's.
 
     Raises:
         ResultsError: a row is incomplete or damaged.
         StorageError: the file cannot be read.
     """
     rows = list(read_fields(results / LATENCIES, "measured latencies")) if exists(results / LATENCIES) else []
-    own = [row for row in rows if (row.text("network"), row.text("dataset")) == (network, dataset)]
+    trained_by = [(row, recipe if (recipe := row.text("recipe")) in OWN_TARGETS else None) for row in rows]
+    own = [row for row, recipe in trained_by if (row.text("network"), row.text("dataset"), recipe) == (network, dataset, own_recipe)]
     if not own:
         return None
     machines = sorted({f"{row.text('cpu')}, {row.whole('threads', 1)} threads, torch {row.text('torch')}" for row in own})

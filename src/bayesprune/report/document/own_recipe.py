@@ -58,7 +58,7 @@ def _target_sheet(network: str, points: Sequence[Point], targets: Sequence[Targe
     headings = ("#error %, wanted", "#xFLOPs, wanted", "ours", "#error %", "#xFLOPs", "#memory %", "#seeds", "beaten")
     note = (
         "Median error over seeds ± the standard error of the mean; beaten means fast enough, and below the target by more than that. "
-        "Which trade-off is to beat which target was chosen beforehand, on validation images or by sizes alone."
+        "The remark on the recipe says how its trade-offs were chosen."
     )
     return sheet(f"Targets on {network}", headings, lines, note)
 

@@ -17,14 +17,20 @@ _MARKERS = "s^Dv"
 _AS_PUBLISHED, _BY_PAPER = "the paper's recipe, ours", "the paper"
 
 
-def draw_own_recipes(comparison: NetworkComparison, recipes: Mapping[str, Sequence[Point]], path: Path) -> None:
+def draw_own_recipes(comparison: NetworkComparison, recipes: Mapping[str, Sequence[Point]], path: Path) -> bool:
     """Draw BB and DBB of each recipe as curves of medians over seeds, with the standard error of their means.
 
     Args:
         comparison: of the network's rows with the paper's.
         recipes: the points of each recipe of our own, by its name.
         path: of the PNG file to write.
+
+    Returns:
+        Whether there was anything to draw.
     """
+    recipes = {name: points for name, points in recipes.items() if _has_curves(points)}
+    if not recipes:
+        return False
     figure, (axes,) = panels(1)
     for method in _METHODS:
         _curve(
@@ -47,7 +53,11 @@ def draw_own_recipes(comparison: NetworkComparison, recipes: Mapping[str, Sequen
     styles = [
         *(Line2D([], [], color=colour_of(method), linewidth=1.8, label=method_name(method)) for method in _METHODS),
         Line2D([], [], color=INK, marker="o", markersize=5, markerfacecolor="none", linestyle=(0, (3, 2)), alpha=0.6, label=_BY_PAPER),
-        Line2D([], [], color=INK, marker="o", markersize=5, linewidth=1.0, alpha=0.6, label=_AS_PUBLISHED),
+        *(
+            [Line2D([], [], color=INK, marker="o", markersize=5, linewidth=1.0, alpha=0.6, label=_AS_PUBLISHED)]
+            if _has_curves(comparison.points)
+            else []
+        ),
         *(
             Line2D([], [], color=INK, marker=marker, markersize=5, label=name)
             for marker, name in zip(cycle(_MARKERS), recipes, strict=False)
@@ -55,6 +65,11 @@ def draw_own_recipes(comparison: NetworkComparison, recipes: Mapping[str, Sequen
     ]
     axes.legend(handles=styles, frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     write_figure(figure, path)
+    return True
+
+
+def _has_curves(points: Sequence[Point]) -> bool:
+    return any(point.method in _METHODS for point in points)
 
 
 def _curve(axes: Axes, points: Sequence[tuple[float, float]], method: str, **style: object) -> None:
