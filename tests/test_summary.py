@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from bayesprune.attach import make_dependent, sparsify
+from bayesprune.compact import compact
 from bayesprune.cost import relative_cost
 from bayesprune.errors import InputError
 from bayesprune.gates import METHODS, gates
@@ -79,3 +80,35 @@ def test_asking_does_not_disturb_training():
 def test_no_gates():
     with pytest.raises(InputError, match="no gates"):
         summary(lenet())
+
+
+def own_network():
+    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def test_any_model_says_what_compaction_would_leave():
+    x = torch.randn(2, 1, 8, 8)
+    gated = prune(sparsify(own_network(), "bb", example_inputs=x), [4, 100, 8]).train()
+    before = {name: tensor.clone() for name, tensor in gated.state_dict().items()}
+    found = summary(gated, x)
+    certificate = compact(gated, x).certificate
+    assert found.reduction == certificate.after.relative_to(certificate.before)
+    assert found.reduction.macs > 2
+    assert str(found.reduction) in str(found)
+    assert gated.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in gated.state_dict().items())
+    assert summary(gated).reduction is None
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kept", [0, 300])
+def test_all_and_nothing_are_shown_without_warnings(kept):
+    x = torch.randn(2, 1, 8, 8)
+    reduction = summary(prune(sparsify(own_network(), "bb", example_inputs=x), [kept] * 3), x).reduction
+    assert (reduction.macs == 1.0) == (kept > 0)
+
+
+def test_an_example_that_does_not_fit_is_refused():
+    gated = sparsify(own_network(), "bb", example_inputs=torch.randn(2, 1, 8, 8))
+    with pytest.raises(InputError):
+        summary(gated, torch.randn(2, 3, 8, 8))

@@ -38,7 +38,7 @@ def gate_scales(model: nn.Module, kl_scale: KLScale) -> dict[str, float]:
 def negative_elbo(nll: Tensor, model: nn.Module, n_data: int, kl_scale: KLScale = 1.0, warmup: float = 1.0) -> Tensor:
     """The negative evidence lower bound per datum: mean nll + warmup / n_data * sum over gates of kl_scale KL (equation 3, divided by N).
 
-    The outputs must come from training mode, where gates draw; a warning names gates that are about to be trained in evaluation mode.
+    Compute the outputs in training mode, where gates sample masks; a warning names gates that are about to be trained in evaluation mode.
     With a scale above one it is still a bound on the marginal likelihood. Every method's ``kl`` is in nats for the whole data set, so the
     published loss of each is this one with the scale and hyper-parameters that its ``from_tradeoff`` gives.
 

@@ -1,11 +1,15 @@
 """``summary``: where a gated model stands, in any training loop."""
 
+import warnings
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from bayesprune.cost import RelativeCost, relative_cost
+from bayesprune.compact import compact
+from bayesprune.cost import CostReduction, RelativeCost, relative_cost
+from bayesprune.errors import BayespruneWarning
+from bayesprune.example_inputs import ExampleInputs
 from bayesprune.gates import require_gates, unwrapped
 from bayesprune.models.description import DescribedModel
 from bayesprune.text_table import text_table
@@ -28,21 +32,26 @@ class Summary:
     Attributes:
         gates: in network order.
         cost: in the paper's convention, where the model states its layers; input-dependent gates count with all units that BB kept.
+        reduction: from what the model costs to what ``compact`` would leave now, where an example was given.
     """
 
     gates: tuple[GateSummary, ...]
     cost: RelativeCost | None
+    reduction: CostReduction | None = None
 
     @property
     def units(self) -> int:
+        """Of all gates."""
         return sum(gate.units for gate in self.gates)
 
     @property
     def kept(self) -> int:
+        """Units that are kept, of all gates."""
         return sum(gate.kept for gate in self.gates)
 
     @property
     def kl(self) -> float:
+        """The divergence of all gates, in nats."""
         return sum(gate.kl for gate in self.gates)
 
     def __str__(self) -> str:
@@ -53,11 +62,26 @@ class Summary:
         if self.cost is not None:
             cost = f"{self.cost.speedup:.2f}x fewer FLOPs, {self.cost.memory_percent:.2f} % of the memory"
             lines.append(f"without the pruned units: {cost} (the paper's convention)")
+        if self.reduction is not None:
+            lines.append(f"without the pruned units: {self.reduction}")
         return "\n".join(lines)
 
 
-def summary(gated: nn.Module) -> Summary:
-    """Units kept, KL and cost of a gated model as it is now."""
+def summary(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Summary:
+    """Units kept, divergence and cost of a gated model as it is now, which it stays.
+
+    Args:
+        gated: a model with gates.
+        example_inputs: with which to find out what any model would cost without its pruned units, as ``compact`` does: a tensor, a tuple
+            of positional arguments or a mapping of keyword arguments. Following a large model takes seconds.
+
+    Raises:
+        InputError: the model has no gates, or does not run on the example.
+
+    Example:
+        >>> print(summary(gated))
+        >>> print(summary(gated, x).reduction.macs)
+    """
     gated = unwrapped(gated)
     with torch.no_grad():
         rows = tuple(
@@ -66,4 +90,12 @@ def summary(gated: nn.Module) -> Summary:
     cost = None
     if isinstance(gated, DescribedModel) and len(rows) == len(gated.gate_places()):
         cost = relative_cost(gated.layers(), [row.kept for row in rows])
-    return Summary(rows, cost)
+    return Summary(rows, cost, None if example_inputs is None else _reduction(gated, example_inputs))
+
+
+def _reduction(gated: nn.Module, example_inputs: ExampleInputs) -> CostReduction:
+    """What removal would change now; that it would be nothing, or too much, is what the table shows."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BayespruneWarning)
+        certificate = compact(gated, example_inputs).certificate
+    return certificate.after.relative_to(certificate.before)

@@ -127,7 +127,7 @@ def test_rows_that_another_tradeoff_is_like_are_named_and_not_reached(compared):
     assert not found.verdict.reached
     assert found.verdict.nowhere_worse_at.tradeoff == "3"
     (said,) = differences(comparison, {})
-    assert said.sentences[0].endswith("; not reached, but nowhere worse is BB at 3: 1.36 %, 12.50x.")
+    assert said.sentences[0].endswith("; not reached; within tolerance is BB at 3: 1.36 %, 12.50x.")
     _, everything = summary_sheet([comparison]).rows
     assert [cell.text for cell in everything[2:7]] == ["30", "29", "0", "1", "1"]
 

@@ -48,7 +48,7 @@ def test_document_has_everything(results, tmp_path):
     assert "### GPU seconds" in text
     assert "- seeds: 0, 1, 2" in text
     assert "- hardware: a machine" in text
-    assert "Beyond the paper" not in text
+    assert "A recipe of our own" not in text
     assert "Quick" not in text
 
 
@@ -69,7 +69,7 @@ def test_remarks_and_own_recipe(results, tmp_path):
     )
     text = text_of(results, tmp_path)
     assert "**VIB.** A `known` cause." in text
-    assert "## Beyond the paper: our recipe consistent\n\nDraws must `agree`.\n" in text
+    assert "## A recipe of our own: consistent\n\nDraws must `agree`.\n" in text
     assert "| below 1.26 | 13.4 or more | DBB at 1 | 1.20 ± 0.00 | 14.00 | 5.00 | 5 | yes ▲ |" in text
 
 

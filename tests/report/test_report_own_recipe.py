@@ -138,7 +138,7 @@ def test_figures_stay_where_they_belong_when_rows_of_the_papers_recipe_come(tmp_
     write_results(results, [row("dense", None, 0, 7.0, 1.0, **about, placement="before norm")], "vgg-like-cifar10.jsonl")
     write_report(results, tmp_path / "docs", [].append)
     text = (tmp_path / "docs" / "results.md").read_text(encoding="utf-8")
-    network, recipe = text.split("## Beyond the paper")
+    network, recipe = text.split("## A recipe of our own")
     assert "](figures/own-recipes-vgg-like-cifar10.png)" in network
     assert "](figures/kept-units-own-recipe-deep-vgg-cifar10.png)" in recipe
 

@@ -129,7 +129,7 @@ def test_own_recipe_has_a_part(page_of):
     text = page_of(as_printed(), own=[row("dbb", "1", seed, 1.2, 14.0, recipe="consistent") for seed in range(5)])
     assert '<section id="recipe-consistent">' in text
     assert 'aria-controls="recipe-consistent"' in text
-    assert "<h2>Beyond the paper: our recipe consistent</h2>" in text
+    assert "<h2>A recipe of our own: consistent</h2>" in text
     assert 'class="better" data-value="yes">yes ▲</td>' in text
 
 

@@ -37,5 +37,5 @@ def test_rows_of_our_own_recipe_alone(tmp_path):
     write_report(results, tmp_path / "docs")
     for name in ("results.md", "report.html"):
         text = (tmp_path / "docs" / name).read_text(encoding="utf-8")
-        assert "Beyond the paper: our recipe consistent" in text
+        assert "A recipe of our own: consistent" in text
         assert "How many rows are reached" not in text

@@ -37,9 +37,9 @@ def sparsify(
 ) -> nn.Module:
     """A copy of the model with a gate wherever its units can be removed exactly.
 
-    The places are found by following the model's computation; networks that state their ``gate_places()``, such as the paper's, are taken
-    at their word. The copy is still a model of the same class, with the same parameters; ``placement`` shows what was gated, and names
-    every layer that was left alone with the reason.
+    The places are found by following the model's computation; networks that state their ``gate_places()``, such as the paper's, are gated
+    there without analysis. The copy is still a model of the same class, with the same parameters; ``placement`` shows what was gated, and
+    names every layer that was left alone with the reason.
 
     Args:
         model: what to sparsify; it is not changed. Of a model that went through ``torch.compile`` or is distributed, the model inside is

@@ -57,7 +57,8 @@ def _options(
 
 SHRINK_HELP = "Take pruned units out while training goes on, which makes it faster; by default with all recipes but paper and consistent."
 RECIPE_HELP = (
-    "fast; paper: 200 epochs a stage; consistent, smooth, brief, deep: our own, of 300, 60, 100 and 50. By default fast, on a GPU paper."
+    "fast; paper: 200 epochs a stage; our own: consistent, smooth, brief, deep, with 300, 60, 100 and 50 epochs of pruning. "
+    "By default fast; on a GPU paper."
 )
 PRECISION_HELP = "float32 (the default) or bfloat16, to compute layers in on a GPU, or on a processor made for it."
 

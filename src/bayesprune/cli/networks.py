@@ -32,11 +32,11 @@ def bench(
     threads: Annotated[int | None, typer.Option(help="Processor threads; by default as many as torch uses.")] = None,
     rows: Annotated[Path | None, typer.Option(help="Append the measurements to this JSONL file.")] = None,
     inputs: Annotated[
-        int | None, typer.Option(min=0, help="Of a run of DBB: so many test images one by one, 0 for none; usually 500.")
+        int | None, typer.Option(min=0, help="For a run of DBB: how many test images to time one by one; 0 for none, by default 500.")
     ] = None,
     figure: Annotated[Path | None, typer.Option(help="Latency against work, as a PNG file; by default in the run's folder.")] = None,
 ) -> None:
-    """Measure how long a network takes, batch by batch, and where it does not do the same for all inputs, input by input."""
+    """Measure how long a network takes: in batches, and an input-dependent one also input by input."""
     deployment = open_deployment(path)
     dependent = is_folder(path) and has_dependent_stage(path)
     if not dependent and (inputs or figure is not None):

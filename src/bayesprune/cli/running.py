@@ -45,7 +45,7 @@ def run(
     ] = None,
     kl_scale: Annotated[float | None, typer.Option(help="The factor on the KL divergence, instead of the trade-off's.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of every stage, instead of the recipe's.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of everything random: any whole number; 0 by default.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed, any whole number; 0 by default.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data set is; see 'bayesprune data'.")] = None,
     before_norm: Annotated[bool | None, typer.Option("--before-norm/--after-activation", help="Where convolutions are gated.")] = None,

@@ -33,7 +33,7 @@ SWEEP_EXAMPLES = """**Examples**
 
 
 def sweep(
-    file: Annotated[Path | None, typer.Argument(help="A TOML file with the settings; options take the place of its own.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="A TOML file with the settings; options override its own.")] = None,
     networks: Annotated[str | None, typer.Option(help="Networks, separated by commas.")] = None,
     methods: Annotated[str | None, typer.Option(help="Methods, separated by commas.")] = None,
     factors: Annotated[str | None, typer.Option(help="Factors on each method's usual trade-off, separated by commas.")] = None,

@@ -53,7 +53,7 @@ class Certificate:
         before: the cost of the gated network, gates not counted.
         after: the cost of the compacted one.
         tracer: which tracer followed the model.
-        note: anything out of the ordinary.
+        note: remarks on anything out of the ordinary; empty if there is none.
         not_updated: the buffers that the gated network writes in evaluation mode, and the compacted one does not: where it reads them, it
             reads what they held when it was made.
     """

@@ -106,7 +106,7 @@ def fit(
         method: ``bb``, ``dbb``, ``sbp``, ``vib``, ``l0``, ``gd`` or ``cd``.
         validation: to evaluate on after every epoch.
         loss: mean loss of a batch, from outputs and targets.
-        recipe: ``fast``, ``paper``, ``consistent``, ``smooth``, ``brief`` or a recipe of one's own.
+        recipe: ``fast``, ``paper``, ``consistent``, ``smooth``, ``brief``, ``deep`` or a ``bayesprune.training.Recipe`` of one's own.
         epochs: of every stage, or by stage, instead of the recipe's.
         tradeoff: of the method, in its own terms; see the method's gate.
         kl_scale: factors on the divergence, instead of the trade-off's.

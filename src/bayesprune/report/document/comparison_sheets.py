@@ -8,7 +8,8 @@ from bayesprune.report.document.provenance import seconds_together
 from bayesprune.report.document.sheets import EMPTY, Cell, Sheet, number, sheet, tradeoff_cell, units_cell, words
 
 HOW_TO_READ = (
-    "Ours are medians over seeds; ± is the standard deviation of just these seeds, and kept units are rounded down, both as in the paper. "
+    "Ours are medians over seeds; ± is the standard deviation of just these seeds (for recipes of our own, the standard error of "
+    "the mean), and kept units are rounded down, as in the paper. "
     "Figures are compared as printed: errors within "
     f"{ERROR_TOLERANCE:.2f} points of the paper's, xFLOPs and memory within {100 * SIZE_TOLERANCE:.0f} % of the paper's count as equal. "
     "▲ is better than the paper's, ▼ is worse. A row is reached if none of the three is worse, or if some trade-off of the same method "
@@ -49,7 +50,7 @@ def summary_sheet(comparisons: list[NetworkComparison]) -> Sheet:
         "#reached",
         "#reached elsewhere",
         "#not reached",
-        "#of these nowhere worse elsewhere",
+        "#of these, within tolerance elsewhere",
         "#diverged",
         "#not run",
         "#error ▲\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}▼",
@@ -57,8 +58,9 @@ def summary_sheet(comparisons: list[NetworkComparison]) -> Sheet:
         "#memory ▲\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}▼",
     )
     note = (
-        "Reached: nowhere worse than the paper's row. Reached elsewhere: at least as good in both error and xFLOPs, most often at another "
-        "trade-off. Nowhere worse elsewhere: not reached, but another trade-off is within the tolerances. The last three columns count the "
+        "Reached: no figure is worse than the paper's by more than the tolerances. Reached elsewhere: at least as good in both error and "
+        "xFLOPs, most often at another trade-off. Within tolerance elsewhere: not reached, but at another trade-off no figure is worse by "
+        "more than the tolerances. The last three columns count the "
         f"figures that are better, equal and worse. {seconds_together([row for comparison in comparisons for row in comparison.rows])}"
     )
     return sheet("How many rows are reached", headings, rows, note)
@@ -72,7 +74,7 @@ def verdict_text(verdict: Verdict, point: Point) -> str:
         return "reached in error and xFLOPs"
     if verdict.as_good is not None:
         return f"reached by {_where(verdict.as_good)}"
-    return "not reached" if verdict.nowhere_worse_at is None else f"not reached, but nowhere worse is {_where(verdict.nowhere_worse_at)}"
+    return "not reached" if verdict.nowhere_worse_at is None else f"not reached; within tolerance is {_where(verdict.nowhere_worse_at)}"
 
 
 def _where(point: Point) -> str:

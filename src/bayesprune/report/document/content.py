@@ -74,7 +74,7 @@ class OwnRecipeContent:
     @property
     def title(self) -> str:
         """Of what is said."""
-        return f"Beyond the paper: our recipe {self.recipe}"
+        return f"A recipe of our own: {self.recipe}"
 
     @property
     def labels(self) -> list[str]:

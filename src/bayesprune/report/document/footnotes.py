@@ -73,7 +73,7 @@ def memory_sheet(rows: Sequence[ResultRow]) -> Sheet | None:
         counted = statistics.median(row.outcome.memory for row in group if row.outcome is not None)
         right = statistics.median(row.right_memory for row in group if row.right_memory is not None)
         lines.append([tradeoff_cell(tradeoff), number(statistics.median(static)) if static else EMPTY, number(counted), number(right)])
-    headings = ("#trade-off", "#memory % of BB", "#memory % of DBB, as published", "#memory % of DBB, right")
+    headings = ("#trade-off", "#memory % of BB", "#memory % of DBB, as published", "#memory % of DBB, corrected")
     note = (
         "The published code counts each convolution of a DBB network with the units of the next one, which adds a point or so; the tables "
         "above have that count, to be compared with the paper's. Medians over seeds."

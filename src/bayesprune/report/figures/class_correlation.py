@@ -1,7 +1,8 @@
 """Whether classes share units: the correlations between the class averages of E[pi] phi(x), a panel for each gate."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -34,12 +35,14 @@ def draw_class_correlation(averages: Mapping[str, ClassAverages], title: str, pa
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     for axes in panels[len(averages) :]:
         axes.set_visible(False)
+    found = {name: class_correlations(average.keep_probability) for name, average in averages.items()}
+    scale = _scale(found.values())
     image = None
     for axes, (name, average) in zip(panels, averages.items(), strict=False):
-        image = _draw_panel(axes, class_correlations(average.keep_probability))
+        image = _draw_panel(axes, found[name], scale)
         axes.set_title(panel_title(name, average), fontsize=9, color=INK)
     if image is not None:
-        bar = figure.colorbar(image, ax=list(panels), shrink=0.75 if rows == 1 else 0.4, aspect=25, pad=0.015, ticks=[-1, -0.5, 0, 0.5, 1])
+        bar = figure.colorbar(image, ax=list(panels), shrink=0.75 if rows == 1 else 0.4, aspect=25, pad=0.015, ticks=scale.ticks)
         bar.set_label("correlation of two classes", fontsize=9)
         bar.ax.tick_params(labelsize=8)
     figure.suptitle(title, fontsize=10.5, color=INK)
@@ -55,7 +58,7 @@ def panel_title(name: str, averages: ClassAverages) -> str:
     lines = [f"{gate_title(name)}, {units} kept"]
     if units < 2:
         return f"{lines[0]}\ncorrelation undefined\n"
-    for words, values in (("between classes", averages.keep_probability), ("without π:", averages.phi)):
+    for words, values in (("between classes", averages.keep_probability), ("of φ(x) alone", averages.phi)):
         correlations = class_correlations(values)
         mean = mean_between_classes(correlations)
         undefined = int(correlations.diagonal().isnan().sum())
@@ -64,12 +67,30 @@ def panel_title(name: str, averages: ClassAverages) -> str:
     return "\n".join(lines)
 
 
-def _draw_panel(axes: Axes, correlations: Tensor) -> AxesImage:
+@dataclass(frozen=True)
+class _Scale:
+    """The colours of correlations, from the lowest to one."""
+
+    colours: str
+    lowest: float
+    ticks: tuple[float, ...]
+
+
+def _scale(found: Iterable[Tensor]) -> _Scale:
+    """Both signs, or where none is negative only one, in which differences show better."""
+    if any(bool((correlations < 0).any()) for correlations in found):
+        return _Scale("RdBu", -1.0, (-1.0, -0.5, 0.0, 0.5, 1.0))
+    return _Scale("YlGnBu", 0.0, (0.0, 0.25, 0.5, 0.75, 1.0))
+
+
+def _draw_panel(axes: Axes, correlations: Tensor, scale: _Scale) -> AxesImage:
     classes = len(correlations)
     axes.set_facecolor(_UNDEFINED)
     axes.patch.set_hatch("////")
     axes.patch.set_edgecolor("white")
-    image = axes.imshow(correlations.numpy(), cmap="RdBu", vmin=-1, vmax=1)  # NaN is not painted: the hatched ground shows.
+    image = axes.imshow(
+        correlations.numpy(), cmap=scale.colours, vmin=scale.lowest, vmax=1.0
+    )  # NaN is not painted: the hatched ground shows.
     ticks = list(range(classes)) if classes <= _LABELLED else []
     axes.set(xticks=ticks, yticks=ticks)
     axes.tick_params(length=0, labelsize=7.5)

@@ -29,7 +29,11 @@ def draw_filter_use(record: UnitRecord, layers: Sequence[int], classes: Sequence
     for axes, number, (name, uses) in zip(panels, layers, record.uses.items(), strict=False):
         _draw_panel(axes, uses, record.labels, classes)
         axes.set_title(_panel_title(number, name, uses, record.labels, classes), fontsize=9, color=INK, loc="left")
-    panels[-1].set_xlabel("units that BB kept, in the order of their use by the first class", fontsize=9, color=INK)
+    panels[-1].set_xlabel(
+        "units that BB kept, in the order of their use by the first class; a row is an image, dark where it uses a unit",
+        fontsize=9,
+        color=INK,
+    )
     figure.suptitle(title, fontsize=10.5, color=INK)
     write_figure(figure, path)
 

@@ -29,7 +29,7 @@ from bayesprune.storage import exists, make_folder
 
 _DIGITS = (0, 1, 4, 7)
 """Four classes of different shapes: a ring, a stroke, a cup and an angle."""
-_CORRELATIONS = "{}: correlations between the class averages of φ(x), over the units that BB kept"
+_CORRELATIONS = "{}: correlations between the class averages of E[π] φ(x), over the units that BB kept"
 _INPUTS = 1000
 """How many test images the histograms of activations show."""
 

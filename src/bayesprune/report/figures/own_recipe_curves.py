@@ -49,7 +49,7 @@ def draw_own_recipes(comparison: NetworkComparison, recipes: Mapping[str, Sequen
             several = [point for point in points if point.method == method and len(point.outcomes) > 1]
             for point in several:
                 axes.errorbar(point.speedup, point.error, point.standard_error, color=colour_of(method), linewidth=1.0, capsize=2.5)
-    style_tradeoff_axes(axes, f"{comparison.title}, recipes of our own")
+    style_tradeoff_axes(axes, f"{comparison.title}: {_what(recipes)}")
     styles = [
         *(Line2D([], [], color=colour_of(method), linewidth=1.8, label=method_name(method)) for method in _METHODS),
         Line2D([], [], color=INK, marker="o", markersize=5, markerfacecolor="none", linestyle=(0, (3, 2)), alpha=0.6, label=_BY_PAPER),
@@ -66,6 +66,14 @@ def draw_own_recipes(comparison: NetworkComparison, recipes: Mapping[str, Sequen
     axes.legend(handles=styles, frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     write_figure(figure, path)
     return True
+
+
+def _what(recipes: Mapping[str, Sequence[Point]]) -> str:
+    """Whose curves they are, and over how many seeds."""
+    seeds = {len(point.outcomes) for points in recipes.values() for point in points}
+    whose = "recipes of our own" if len(recipes) > 1 else f"recipe {next(iter(recipes))}"
+    count = f"{max(seeds)} seeds" if max(seeds) > 1 else "one seed"
+    return f"{whose}, {count if len(seeds) == 1 else f'up to {count}'}"
 
 
 def _has_curves(points: Sequence[Point]) -> bool:

@@ -40,8 +40,8 @@ def _draw_network(axes: Axes, comparison: NetworkComparison) -> None:
         printed = printed_curve(comparison, method)
         points = [point for point in comparison.points if point.method == method]
         if printed:
-            axes.plot(*zip(*printed, strict=True), color=colour, alpha=0.4, linestyle=(0, (4, 3)), linewidth=1.0, zorder=2)
-            axes.plot(*zip(*printed, strict=True), "o", color=colour, alpha=0.45, markersize=5.5, markerfacecolor="none", zorder=2)
+            axes.plot(*zip(*printed, strict=True), color=colour, alpha=0.6, linestyle=(0, (4, 3)), linewidth=1.0, zorder=2)
+            axes.plot(*zip(*printed, strict=True), "o", color=colour, alpha=0.65, markersize=5.5, markerfacecolor="none", zorder=2)
         if points:
             runs = [outcome for point in points for outcome in point.outcomes]
             medians = median_curve(points, method)
@@ -50,10 +50,11 @@ def _draw_network(axes: Axes, comparison: NetworkComparison) -> None:
             handles.append(Line2D([], [], color=colour, marker="o", markersize=5, linewidth=1.8, label=method_name(method)))
     printed_style = Line2D([], [], color=_INK, marker="o", markersize=5, markerfacecolor="none", linestyle=(0, (3, 2)), alpha=0.6)
     printed_style.set(linewidth=1.0, label="the paper")
+    single = Line2D([], [], color=_INK, marker="o", markersize=3, linestyle="", alpha=0.6, label="single models")
     axes.set_xlim(frame.slowest, frame.fastest)
     axes.set_ylim(frame.lowest, frame.highest)
     style_tradeoff_axes(axes, comparison.title)
     if frame.outside:
         text = f"{frame.outside} run{'s' * (frame.outside > 1)} above the frame"
         axes.text(0.99, 0.985, text, transform=axes.transAxes, ha="right", va="top", fontsize=8, color=_INK)
-    axes.legend(handles=[*handles, printed_style], frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.legend(handles=[*handles, single, printed_style], frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
