@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from bayesprune.cli import as_command
 from bayesprune.data import Dataset, load_dataset
 from bayesprune.experiments.main_job import batches_of, surroundings
-from bayesprune.storage import append_row, make_folder, read_tensors
+from bayesprune.storage import append_row, exists, make_folder, read_tensors
 from bayesprune.training.stages import run_stages
 from bayesprune.training.store import finished_stage, run_store
 from bayesprune.training.watching import ProgressBars
@@ -34,8 +34,10 @@ def main() -> None:
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     arguments = parser.parse_args()
     data = load_dataset(VGG.dataset)
-    trained(VGG, data, arguments.work, arguments.device)
-    shrunk = read_tensors(finished_stage(VGG.checkpoints(arguments.work), "pruned"))[1]["results"][0]
+    finished = finished_stage(VGG.checkpoints(arguments.work), "pruned")
+    if not exists(finished):
+        trained(VGG, data, arguments.work, arguments.device)
+    shrunk = read_tensors(finished)[1]["results"][0]
     whole = pruned_whole(VGG, data, arguments.work, arguments.device)
     make_folder(arguments.rows.parent)
     for shrinks, result in ((True, shrunk), (False, whole)):

@@ -77,7 +77,7 @@ def test_titles_state_the_mean_correlation_with_and_without_pi():
     assert panel_title("conv1.output_gate", own).splitlines() == [
         "conv1 output, 8 kept",
         f"between classes {means[0]:.2f}",
-        f"without π: {means[1]:.2f}",
+        f"of φ(x) alone {means[1]:.2f}",
     ]
 
 
@@ -85,7 +85,7 @@ def test_titles_say_what_is_undefined():
     assert "correlation undefined" in panel_title("a", averages(0))
     assert "1 kept\ncorrelation undefined" in panel_title("a", averages(1))
     flat = ClassAverages(torch.ones(10, 5, dtype=torch.float64), torch.ones(5, dtype=torch.float64))
-    assert "between classes undefined\nwithout π: undefined" in panel_title("a", flat)
+    assert "between classes undefined\nof φ(x) alone undefined" in panel_title("a", flat)
     own = averages(5)
     own.phi[3] = 1.0
     assert "(1 undefined)" in panel_title("a", own).splitlines()[2]
