@@ -84,7 +84,7 @@ def test_usage_errors(command, arguments):
     ("options", "parts"),
     [
         (("--method", "dbbb"), ("unknown method 'dbbb'", "Did you mean 'dbb'?", "vib")),
-        (("--dataset", "nmist"), ("no data set is called 'nmist'", "did you mean mnist?")),
+        (("--dataset", "nmist"), ("no data set is called 'nmist'", "Did you mean 'mnist'?")),
         (("--network", "lenet-300-500"), ("no network is called 'lenet-300-500'", "lenet5-caffe")),
         (("--recipe", "fsat"), ("unknown recipe 'fsat'", "Did you mean 'fast'?")),
         (("--device", "gpu"), ("device 'gpu' cannot be used here", "choose 'cuda'", "'cpu' always works")),

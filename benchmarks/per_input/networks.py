@@ -17,11 +17,11 @@ from bayesprune.experiments.main_job import batches_of
 from bayesprune.models import VGGLike
 from bayesprune.storage import exists, make_folder, read_tensors
 from bayesprune.training import Recipe, StageRecipe, find_recipe
+from bayesprune.training.loading import load_members
 from bayesprune.training.members import Members
 from bayesprune.training.plan import Plan, make_plan
 from bayesprune.training.stages import run_stages
 from bayesprune.training.store import finished_stage, run_store
-from bayesprune.training.trainer import load_members
 from bayesprune.training.watching import ProgressBars
 
 FAST = find_recipe("fast")

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from numbers import Integral
+from threading import Lock, RLock
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +13,15 @@ from torch.utils._pytree import tree_leaves
 from bayesprune.errors import InputError
 from bayesprune.gates import gates, require_gates
 from bayesprune.noise import NoisyModule
+
+_TURNS: WeakKeyDictionary[nn.Module, RLock] = WeakKeyDictionary()
+_TURNS_LOCK = Lock()
+
+
+def _turn(model: nn.Module) -> RLock:
+    """What one thread at a time holds while it uses a model."""
+    with _TURNS_LOCK:
+        return _TURNS.setdefault(model, RLock())
 
 
 def softmax(logits: Tensor) -> Tensor:
@@ -32,7 +43,8 @@ def predict(
     model is in evaluation mode meanwhile: batch norms and DBB use their running statistics and do not change them.
 
     Args:
-        model: a model with or without gates; sampling needs some.
+        model: a model with or without gates; sampling needs some. Several threads may predict with it; another that calls the model itself
+            meanwhile gets masks that are drawn too.
         x: a batch of inputs.
         samples: how many masks to draw.
         activation: applied to the outputs before they are averaged: the softmax over the last dimension by default; None for none.
@@ -61,7 +73,16 @@ def predict(
 
 
 def _prediction(model: nn.Module, x: Tensor, activation: Callable[[Tensor], Tensor] | None) -> Tensor:
-    outputs = model(x)
+    try:
+        outputs = model(x)
+    except InputError:
+        raise
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        raise InputError(
+            f"{type(model).__name__} does not run on these inputs: {reason}. Give one batch that it takes as its only argument, on its "
+            "device and of its dtype"
+        ) from error
     if not isinstance(outputs, Tensor):
         raise InputError(
             f"predict is for models that return one tensor, and {type(model).__name__} returns {type(outputs).__name__}: "
@@ -72,7 +93,16 @@ def _prediction(model: nn.Module, x: Tensor, activation: Callable[[Tensor], Tens
 
 @contextmanager
 def evaluating(model: nn.Module, sampling: bool = False) -> Iterator[None]:
-    """The model in evaluation mode, its gates sampling or not; afterwards every module is as it was."""
+    """The model in evaluation mode, its gates sampling or not; afterwards every module is as it was.
+
+    Threads take turns with a model: what one of them found and puts back must not be what another has set for a while.
+    """
+    with _turn(model), _evaluating(model, sampling):
+        yield
+
+
+@contextmanager
+def _evaluating(model: nn.Module, sampling: bool) -> Iterator[None]:
     before = {module: module.training for module in model.modules()}
     switches = {gate: gate.sampling for gate in gates(model).values()}
     # A key that a trainer has set would give every Monte Carlo sample the same mask.

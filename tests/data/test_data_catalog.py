@@ -43,7 +43,7 @@ def test_mnist_comes_with_the_package() -> None:
 
 @pytest.mark.parametrize(("name", "guess"), [("cifar-10", "cifar10"), ("MNIST", "mnist"), ("cifr100", "cifar100")])
 def test_unknown_name_with_a_suggestion(name: str, guess: str) -> None:
-    with pytest.raises(InputError, match=rf"{name}.*mnist, cifar10, cifar100; did you mean {guess}\?"):
+    with pytest.raises(InputError, match=rf"{name}.*mnist, cifar10, cifar100. Did you mean '{guess}'\?"):
         load_dataset(name)
 
 

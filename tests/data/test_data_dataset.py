@@ -68,13 +68,6 @@ def test_split_off_leaves_something_on_both_sides(count: int) -> None:
         split(6).split_off(count)
 
 
-def test_subset_keeps_the_given_order() -> None:
-    whole = split(6)
-    part = whole.subset(torch.tensor([5, 0]))
-    assert torch.equal(part.images, torch.stack([whole.images[5], whole.images[0]]))
-    assert part.labels.tolist() == [2, 0]
-
-
 def test_for_tuning_the_last_training_images_take_the_place_of_the_test_images() -> None:
     whole = dataset(split(6), split(2), mean=(0.3,), std=(0.5,))
     tuning = whole.for_tuning(2)

@@ -29,7 +29,7 @@ from bayesprune.example_inputs import (
 from bayesprune.gates import gates
 from bayesprune.graph.calls import not_updated, run_example, run_watched
 from bayesprune.graph.quiet import quiet_tracers
-from bayesprune.graph.surroundings import undisturbed
+from bayesprune.graph.surroundings import in_turn
 from bayesprune.prediction import evaluating
 from bayesprune.storage import write_bytes
 
@@ -41,7 +41,7 @@ BATCH = "batch"
 _LARGEST_FILE = 2**31
 
 
-@undisturbed()
+@in_turn()
 def export_onnx(
     model: nn.Module,
     example_inputs: ExampleInputs,

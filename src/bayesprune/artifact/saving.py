@@ -22,12 +22,12 @@ from bayesprune.example_inputs import ExampleInputs
 from bayesprune.gates import gates, unwrapped
 from bayesprune.graph import trace
 from bayesprune.graph.calls import not_updated
-from bayesprune.graph.surroundings import undisturbed
+from bayesprune.graph.surroundings import in_turn
 from bayesprune.prediction import evaluating
 from bayesprune.version import __version__
 
 
-@undisturbed()
+@in_turn()
 def save(
     model: nn.Module,
     path: str | os.PathLike[str],

@@ -102,6 +102,8 @@ class _Discovery:
         path = str(node.target)
         if not isinstance(layer, (nn.Linear, *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS)):
             return f"{type(layer).__name__} is not a layer that sparsify knows"
+        if layer.weight.is_complex():
+            return "its weights are complex numbers"
         if isinstance(layer, TRANSPOSED_CONVOLUTIONS) and layer.groups > 1:
             return "it is a grouped transposed convolution, whose groups sparsify cannot gate"
         if has_other_hooks(layer):

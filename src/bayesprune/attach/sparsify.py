@@ -18,13 +18,13 @@ from bayesprune.example_inputs import ExampleInputs
 from bayesprune.gates import Gate, gates, method_class, unwrapped
 from bayesprune.gates.hooks import put_on
 from bayesprune.graph.calls import run_example
-from bayesprune.graph.surroundings import undisturbed
+from bayesprune.graph.surroundings import in_turn
 from bayesprune.models.description import GatePlace, LeftAlone
 
 _PLACE_ARGUMENTS = ("self", "num_units", "channel_dim", "groups")
 
 
-@undisturbed()
+@in_turn()
 def sparsify(
     model: nn.Module,
     method: str = "bb",

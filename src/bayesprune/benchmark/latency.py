@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from types import MappingProxyType
 
 import torch
 from rich.console import Console
@@ -78,7 +77,7 @@ def benchmark(
                 for share in take_turns(contenders, seconds, repetitions):
                     show(position + share, f"batch {size}")
             timings += [contender.timing(size, used) for contender in contenders]
-    return Benchmark(tuple(timings), baseline, MappingProxyType(machine_facts(timings[0].device)))
+    return Benchmark(tuple(timings), baseline, machine_facts(timings[0].device))
 
 
 def _contender(name: str, model: nn.Module, runtime: str, inputs: ExampleInputs, warmup: int) -> Contender:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -149,7 +148,7 @@ def benchmark_per_input(
     for name, model in named.items():
         error = None if labels is None else 100.0 * wrong[name] / len(inputs)
         found.append(PerInput(name, tuple(best[name]), _macs(model, inputs), error))
-    return PerInputBenchmark(tuple(found), used, MappingProxyType(machine_facts(str(inputs.device))))
+    return PerInputBenchmark(tuple(found), used, machine_facts(str(inputs.device)))
 
 
 def _timed(model: nn.Module, x: Tensor) -> tuple[float, Tensor]:

@@ -2,8 +2,10 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from bayesprune.cost import Cost
+from bayesprune.errors import InputError
 from bayesprune.example_inputs import ExampleInputs, arguments, call, tensors_in
 from bayesprune.graph.recording import positional
 from bayesprune.graph.tracing import relative_difference
@@ -103,9 +106,11 @@ def compare(
     """
     largest, relative, count = 0.0, 0.0, 0
     with torch.no_grad(), evaluating(gated), evaluating(compacted), attention_written_out():
-        for inputs in (*_inputs_like(example_inputs, batches), *others):
-            with as_before(gated):  # Each comparison is with a first call: what it writes, the compacted network does not.
-                expected = [tensor.clone() for tensor in tensors_in(call(gated, inputs))]
+        for alternatives in ([example_inputs], *_inputs_like(example_inputs, batches), *([each] for each in others)):
+            taken = _first_taken(gated, alternatives)
+            if taken is None:
+                continue
+            inputs, expected = taken
             count += 1
             try:
                 got = tensors_in(call(compacted, tensor_arguments(compacted, inputs)))
@@ -115,8 +120,17 @@ def compare(
                 difference = relative_difference(a, b)
                 relative = max(relative, difference)
                 if difference > 0 and a.shape == b.shape:
-                    largest = max(largest, float((a.double() - b.double()).abs().nan_to_num(torch.inf).max()))
+                    wide = torch.complex128 if b.is_complex() else torch.float64
+                    largest = max(largest, float((a.to(wide) - b.to(wide)).abs().nan_to_num(torch.inf).max()))
     return largest, relative, count
+
+
+def _first_taken(gated: nn.Module, alternatives: Iterable[ExampleInputs]) -> tuple[ExampleInputs, list[Tensor]] | None:
+    """The first of these inputs that the gated network takes, and what it computes from them; None if it takes none."""
+    for inputs in alternatives:
+        with suppress(InputError), as_before(gated):  # Each is a first call: what it writes, the compacted network does not.
+            return inputs, [tensor.clone() for tensor in tensors_in(call(gated, inputs))]
+    return None
 
 
 def tensor_arguments(compacted: fx.GraphModule, example_inputs: ExampleInputs) -> tuple[Any, ...]:
@@ -124,20 +138,24 @@ def tensor_arguments(compacted: fx.GraphModule, example_inputs: ExampleInputs) -
     return positional(compacted, *arguments(example_inputs))
 
 
-def _inputs_like(example_inputs: ExampleInputs, batches: int) -> Iterator[ExampleInputs]:
-    yield example_inputs
+def _inputs_like(example_inputs: ExampleInputs, batches: int) -> Iterator[list[ExampleInputs]]:
+    """Batches of random inputs: all drawn, or with whole numbers as they are, since these may have an order that drawn ones lack."""
     generator = torch.Generator().manual_seed(0)
 
-    def like(leaf: Any) -> Any:
+    def like(leaf: Any, whole_numbers: bool) -> Any:
         if not isinstance(leaf, Tensor) or leaf.numel() == 0:
             return leaf
-        if leaf.is_floating_point():
-            drawn = torch.randn(leaf.shape, generator=generator, dtype=torch.float64)
-            values = leaf.detach().double().cpu()
+        if leaf.is_floating_point() or leaf.is_complex():
+            wide = torch.complex128 if leaf.is_complex() else torch.float64
+            drawn = torch.randn(leaf.shape, generator=generator, dtype=wide)
+            values = leaf.detach().to("cpu", wide)
             deviation = float(values.std()) if leaf.numel() > 1 else 0.0
             return (drawn * (deviation or 1.0) + values.mean()).to(leaf.device, leaf.dtype)
+        if not whole_numbers:
+            return leaf
         order = torch.randint(leaf.numel(), leaf.shape, generator=generator)
         return leaf.flatten()[order.to(leaf.device)]
 
+    nest = dict(example_inputs) if isinstance(example_inputs, dict) else example_inputs
     for _ in range(batches):
-        yield pytree.tree_map(like, dict(example_inputs) if isinstance(example_inputs, dict) else example_inputs)
+        yield [pytree.tree_map(partial(like, whole_numbers=drawn), nest) for drawn in (True, False)]

@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, fx, nn
@@ -18,10 +19,12 @@ from bayesprune.gates import Gate, gates, require_gates, unwrapped
 from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
 from bayesprune.gates.hooks import bypassed
 from bayesprune.graph import trace
+from bayesprune.graph.batch_limits import BatchLimits
 from bayesprune.graph.binding import spelled
-from bayesprune.graph.calls import not_updated, run_example
+from bayesprune.graph.calls import not_updated, refuse_meta
+from bayesprune.graph.other_sizes import run_trial
 from bayesprune.graph.recording import annotate
-from bayesprune.graph.surroundings import undisturbed
+from bayesprune.graph.surroundings import in_turn
 from bayesprune.removal import Analysis, analyse, shrink
 from bayesprune.removal.analysis import shape_of
 from bayesprune.removal.factors import Factors
@@ -63,7 +66,7 @@ class _Pruned:
     pruned: Tensor
 
 
-@undisturbed()
+@in_turn()
 def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Compaction:
     """Remove the pruned units of a gated model for good, without changing what it computes in evaluation mode.
 
@@ -71,7 +74,7 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
     network as plain operations. Units whose removal would change something stay, and the certificate names them.
 
     Args:
-        gated: a model with gates; it is not changed.
+        gated: a model with gates; it is not changed. While it is followed, no other thread should call it.
         example_inputs: a tensor, a tuple of positional arguments or a mapping of keyword arguments; may be left out for the networks of
             the paper and for an ``nn.Sequential`` that begins with a linear layer.
 
@@ -87,6 +90,7 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
     gated = unwrapped(gated)
     found = require_gates(gated)
     inputs = example_inputs if example_inputs is not None else stated_example(gated)
+    refuse_meta(gated, inputs)
     _refuse_what_is_no_number(gated, inputs)
     module = trace(gated, inputs)
     _warn_if_nothing_is_pruned(found)
@@ -95,16 +99,15 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
     if any(gate.depends_on_input for gate in found.values()):
         annotate(module, inputs, others)
     small, analysis = shrink(module)
-    note = _sizes_that_it_is_for(module)
+    tolerance = TOLERANCE[_dtype(gated, inputs)]
+    limits, every, difference = _compared(gated, small, inputs, others, module.meta["batches"], tolerance)
+    note = _sizes_that_it_is_for(module, limits)
     if note:
         warnings.warn(note, BayespruneWarning, stacklevel=3)
-    others = [*others, *_another_batch(gated, inputs)]
-    difference = compare(gated, small, inputs, others)
-    tolerance = TOLERANCE[_dtype(gated, inputs)]
     if not difference[1] <= tolerance:
         small, analysis = shrink(module, frozenset(module.graph.nodes))
         note = f"nothing was removed: the smaller network was off by {difference[1]:.1e}; please report this model"
-        difference = compare(gated, small, inputs, others)
+        difference = compare(gated, small, inputs, every)
         if not difference[1] <= tolerance:
             raise InputError(
                 f"{type(gated).__name__} cannot be compacted: its graph computes something else (relative difference {difference[1]:.1e}). "
@@ -133,24 +136,44 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
     return Compaction(small, certificate)
 
 
-def _sizes_that_it_is_for(module: fx.GraphModule) -> str:
-    """What to know about the sizes of inputs; empty where they may be any."""
+_Difference: TypeAlias = tuple[float, float, int]
+
+
+def _compared(
+    gated: nn.Module, small: fx.GraphModule, inputs: ExampleInputs, others: list[ExampleInputs], limits: BatchLimits, tolerance: float
+) -> tuple[BatchLimits, list[ExampleInputs], _Difference]:
+    """For which batches the smaller network is, what it was compared on besides the example, and how far it is off.
+
+    Its constants have the shapes that they have in batches of several inputs, also where the model squeezes that of a single one.
+    """
+    every = [*others, *_other_batches(gated, inputs, limits)]
+    difference = compare(gated, small, inputs, every)
+    if difference[1] <= tolerance or limits.least > 1 or batch_size(inputs) == 1:
+        return limits, every, difference
+    several = replace(limits, least=2)
+    without = [*others, *_other_batches(gated, inputs, several)]
+    apart = compare(gated, small, inputs, without)
+    return (several, without, apart) if apart[1] <= tolerance else (limits, every, difference)
+
+
+def _sizes_that_it_is_for(module: fx.GraphModule, limits: BatchLimits) -> str:
+    """What to know about the sizes of inputs and batches; empty where they may be any."""
+    notes = []
+    if str(limits):
+        notes.append(f"it is {limits}: the model's code does something else with others")
     if module.meta.get("only_size"):
-        return "it is for inputs of the example's size (the batch apart): the model's code could be followed for no other"
-    if not module.meta.get("at_most"):
-        return ""
-    sizes = " and ".join(module.meta["at_most"])
-    return f"it is for inputs of at most {sizes}: the model grows with larger ones; give such an example for more"
+        notes.append("it is for inputs of the example's size (the batch apart): the model's code could be followed for no other")
+    elif module.meta.get("at_most"):
+        sizes = " and ".join(module.meta["at_most"])
+        notes.append(f"it is for inputs of at most {sizes}: the model grows with larger ones; give such an example for more")
+    return "; ".join(notes)
 
 
-def _another_batch(gated: nn.Module, inputs: ExampleInputs) -> list[ExampleInputs]:
-    """A batch of another size than the example's, if the model takes it."""
-    larger = with_batch_size(inputs, batch_size(inputs) + 1)
-    try:
-        run_example(gated, larger)
-    except InputError:
-        return []
-    return [larger]
+def _other_batches(gated: nn.Module, inputs: ExampleInputs, limits: BatchLimits) -> list[ExampleInputs]:
+    """Batches of other sizes than the example's, a single input among them, that the model takes and the graph is for."""
+    sizes = dict.fromkeys(size for size in (batch_size(inputs) + 1, 1) if size != batch_size(inputs) and limits.admit(size))
+    found = [with_batch_size(inputs, size) for size in sizes]
+    return [each for each in found if run_trial(gated, each) is not None]
 
 
 def _refuse_what_is_no_number(gated: nn.Module, inputs: ExampleInputs) -> None:

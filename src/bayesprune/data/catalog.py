@@ -1,6 +1,5 @@
 """The data sets that are known by name, where they are, and how to get them."""
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +11,7 @@ from bayesprune.data.dataset import Dataset
 from bayesprune.data.download import Archive, download
 from bayesprune.data.folders import DATA_VARIABLE, cache_folder, named_folder
 from bayesprune.data.mnist import find_mnist, load_mnist
-from bayesprune.errors import DataError, InputError
+from bayesprune.errors import DataError, InputError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -75,9 +74,8 @@ def load_dataset(name: str, data_dir: str | Path | None = None, download: bool =
 def known_dataset(name: str) -> Entry:
     """The entry of a data set, or an error that says which there are."""
     if name not in DATASETS:
-        close = difflib.get_close_matches(name.lower().replace("-", ""), DATASETS, n=1)
-        suggestion = f"; did you mean {close[0]}?" if close else ""
-        raise InputError(f"no data set is called {name!r}; known are {', '.join(DATASETS)}{suggestion}")
+        hint = did_you_mean(str(name).lower().replace("-", ""), DATASETS)
+        raise InputError(f"no data set is called {name!r}; known are {', '.join(DATASETS)}.{hint}")
     return DATASETS[name]
 
 

@@ -37,10 +37,6 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def subset(self, indices: Tensor) -> "Split":
-        """The images at the given places, in the order of the indices."""
-        return Split(self.images[indices], self.labels[indices])
-
     def first(self, count: int) -> "Split":
         """The first images, at most so many."""
         return Split(self.images[:count], self.labels[:count])

@@ -89,18 +89,31 @@ def read_config(folder: Path) -> RunConfig:
         raise StorageError(f"{path} is damaged: it holds no settings; put a good copy in its place or start a new run")
     for name in (STAGE_RECIPES, GATE_SETTINGS):
         stored.pop(name, None)
-    stored = read_before(stored)
+    return config_from(stored, path)
+
+
+def config_from(stored: Mapping[str, Any], path: Path) -> RunConfig:
+    """A configuration as it was written down.
+
+    Args:
+        stored: its settings, from JSON.
+        path: of the file that they are from, for messages.
+
+    Raises:
+        StorageError: settings are missing, unknown or of the wrong type.
+    """
+    settings = read_before(stored)
     known = get_type_hints(RunConfig)
-    wrong = [name for name in sorted(known.keys() | stored.keys()) if name not in known or name not in stored]
-    wrong += [name for name, kind in known.items() if name in stored and not _is_a(stored[name], kind)]
+    wrong = [name for name in sorted(known.keys() | settings.keys()) if name not in known or name not in settings]
+    wrong += [name for name, kind in known.items() if name in settings and not _may_stand_for(settings[name], kind)]
     if wrong:
         raise StorageError(
             f"{path} is damaged or of another version: see {', '.join(wrong)}; put a good copy in its place or start a new run"
         )
-    return RunConfig(**stored)
+    return RunConfig(**settings)
 
 
-def _is_a(value: Any, kind: Any) -> bool:
+def _may_stand_for(value: Any, kind: Any) -> bool:
     """Whether a value from JSON may stand for this type; a whole number may stand for a fraction."""
     return isinstance(value, kind) or (type(value) is int and abs(value) <= sys.float_info.max and isinstance(float(value), kind))
 
@@ -258,9 +271,9 @@ def written_before(config: RunConfig) -> dict[str, Any]:
     return {name: value for name, value in asdict(config).items() if name not in _BEFORE}
 
 
-def read_before(stored: dict[str, Any]) -> dict[str, Any]:
+def read_before(stored: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration as it is written, from one that an earlier version may have written."""
-    return _BEFORE | stored
+    return {**_BEFORE, **stored}
 
 
 def _finished_summary(folder: Path, config: RunConfig, watcher: Watcher) -> dict[str, Any] | None:

@@ -14,11 +14,11 @@ from bayesprune.benchmark.latency import with_threads
 from bayesprune.errors import RunFolderError
 from bayesprune.experiments.main_job import batches_of, build_seeded, check_config, data_of, plan_of, read_config
 from bayesprune.storage import exists, read_tensors
+from bayesprune.training.loading import load_members
 from bayesprune.training.members import Members
 from bayesprune.training.recipes import STAGES
 from bayesprune.training.stages import put_gates_in
 from bayesprune.training.store import finished_stage
-from bayesprune.training.trainer import load_members
 
 EXAMPLES = 200
 """Test images whose masks tell what to expect: the last ones, since it is the first that are timed."""

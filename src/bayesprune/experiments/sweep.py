@@ -1,5 +1,6 @@
 """A sweep: networks x methods x trade-offs x seeds, trained in shards of models side by side, a row for each model."""
 
+import itertools
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -8,10 +9,10 @@ from typing import Any
 
 import torch
 
-from bayesprune.errors import InputError, RunFolderError
+from bayesprune.errors import InputError, RunFolderError, StorageError
 from bayesprune.experiments.capacity import models_that_fit
 from bayesprune.experiments.engine import Crew, Engine, LocalEngine
-from bayesprune.experiments.main_job import RunConfig, check_config, is_as_before, read_before, written_before
+from bayesprune.experiments.main_job import RunConfig, check_config, config_from, is_as_before, written_before
 from bayesprune.experiments.shard import Shard, forget
 from bayesprune.experiments.watching import SweepWatcher
 from bayesprune.storage import exists, read_json, read_rows, write_json, write_rows
@@ -59,10 +60,12 @@ def read_sweep(folder: Path) -> Sweep:
     """
     path = folder / CONFIGURATION
     stored: Any = read_json(path) if exists(path) else None
-    try:
-        return Sweep(tuple(RunConfig(**read_before(member)) for member in stored["members"]), stored["side_by_side"])
-    except (TypeError, LookupError) as error:
-        raise RunFolderError(f"{folder} is not a sweep's folder: give the one that an earlier sweep printed") from error
+    if not isinstance(stored, dict) or not isinstance(stored.get("members"), list) or "side_by_side" not in stored:
+        raise RunFolderError(f"{folder} is not a sweep's folder: give the one that an earlier sweep printed")
+    members, side_by_side = stored["members"], stored["side_by_side"]
+    if not all(isinstance(member, dict) for member in members) or not (side_by_side is None or type(side_by_side) is int):
+        raise StorageError(f"{path} is damaged: put a good copy in its place or start a new sweep")
+    return Sweep(tuple(config_from(member, path) for member in members), side_by_side)
 
 
 def run_sweep(sweep: Sweep, folder: Path, watcher: SweepWatcher, engine: Engine | None = None) -> list[dict[str, Any]]:
@@ -89,7 +92,7 @@ def run_sweep(sweep: Sweep, folder: Path, watcher: SweepWatcher, engine: Engine 
     check_folder(folder, *configurations)
     with sole_use(folder):
         claim_folder(folder, *configurations)
-        rows = {row["member"]: row for row in (read_rows(folder / ROWS) if exists(folder / ROWS) else [])}
+        rows = _read_members(folder / ROWS, len(sweep.members)) if exists(folder / ROWS) else {}
         watcher.sweep_started(sweep.members, list(rows.values()))
         if any(not _finished(shard, rows) for shard in _shards(sweep, folder)):
             with (engine or LocalEngine()).started(folder / CHECKPOINTS, watcher) as crew:
@@ -133,7 +136,21 @@ def _shards(sweep: Sweep, folder: Path) -> list[tuple[int, ...]]:
     path = folder / SHARDS
     if not exists(path):
         write_json(path, sweep.shards())
-    return [tuple(shard) for shard in read_json(path)]
+    shards = read_json(path)
+    whole = isinstance(shards, list) and all(isinstance(shard, list) for shard in shards)
+    if not whole or sorted(map(str, itertools.chain(*shards))) != sorted(map(str, range(len(sweep.members)))):
+        raise StorageError(f"{path} is damaged: it does not name every model once; put a good copy in its place or start a new sweep")
+    return [tuple(shard) for shard in shards]
+
+
+def _read_members(path: Path, members: int) -> dict[int, dict[str, Any]]:
+    """The rows that are there, by the number of their model."""
+    rows = {}
+    for line, row in enumerate(read_rows(path), start=1):
+        if not isinstance(row, dict) or row.get("member") not in range(members) or "status" not in row:
+            raise StorageError(f"{path}, line {line} is no row of this sweep; take it out, and its model is trained again")
+        rows[row["member"]] = row
+    return rows
 
 
 def _halve(shards: list[tuple[int, ...]], shard: tuple[int, ...], folder: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -1,6 +1,5 @@
 """What every gate promises, whatever its method."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +8,7 @@ from typing import Any, ClassVar, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from bayesprune.errors import InputError, did_you_mean
+from bayesprune.errors import InputError, did_you_mean, is_number
 from bayesprune.gates.units import Units
 from bayesprune.noise import NoisyModule
 
@@ -252,23 +251,19 @@ def sums_by_gate(gates: Sequence[Gate], names: Sequence[str], function: Callable
 def require_positive(**values: float) -> None:
     """Refuse hyper-parameters that are not finite positive numbers, by name."""
     for name, value in values.items():
-        if not (_is_finite(value) and value > 0):
+        if not (is_number(value) and value > 0):
             raise InputError(f"{name} must be a finite number above zero, not {value!r}")
 
 
 def require_finite(**values: float) -> None:
     """Refuse hyper-parameters that are not finite numbers, by name."""
     for name, value in values.items():
-        if not _is_finite(value):
+        if not is_number(value):
             raise InputError(f"{name} must be a finite number, not {value!r}")
 
 
 def require_probability(**values: float) -> None:
     """Refuse hyper-parameters that are not numbers between zero and one, both excluded, by name."""
     for name, value in values.items():
-        if not (_is_finite(value) and 0 < value < 1):
+        if not (is_number(value) and 0 < value < 1):
             raise InputError(f"{name} must be a number between 0 and 1, not {value!r}")
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)

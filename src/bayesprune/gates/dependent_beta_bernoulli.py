@@ -108,7 +108,8 @@ class DependentBetaBernoulli(Gate):
         return Tradeoff(kl_scale=1.0)
 
     def kl(self) -> Tensor:
-        return normal.kl_to_centred(self.shift, F.softplus(self.raw_shift_std), self.prior_std).sum()
+        std = F.softplus(self.raw_shift_std.double())  # In single precision small deviations would be none.
+        return normal.kl_to_centred(self.shift.double(), std, self.prior_std).sum().to(self.shift.dtype)
 
     def keep_probability(self, x: Tensor | None = None) -> Tensor:
         pi = expected_pi(self.raw_a, self.raw_b)

@@ -69,9 +69,20 @@ def not_updated(model: nn.Module, written: tuple[str, ...], successor: str) -> s
     )
 
 
+def refuse_meta(model: nn.Module, example_inputs: ExampleInputs) -> None:
+    """Refuse tensors without numbers."""
+    if any(tensor.is_meta for tensor in [*model.parameters(), *model.buffers(), *tensors_in(example_inputs)]):
+        raise InputError(
+            "the model or the example is on the device 'meta', where nothing is computed: give both numbers, on another device"
+        )
+
+
 @contextmanager
 def _watched(model: nn.Module, example_inputs: ExampleInputs) -> Iterator[State]:
+    if isinstance(model, torch.jit.ScriptModule):
+        raise InputError(f"{type(model).__name__} is TorchScript, which cannot be followed: give the nn.Module that it was made from")
     devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
+    refuse_meta(model, example_inputs)
     for tensor in tensors_in(example_inputs):
         if len(devices) == 1 and tensor.device not in devices:
             raise InputError(f"the model is on {next(iter(devices))} but the example on {tensor.device}: move one of them with .to(device)")

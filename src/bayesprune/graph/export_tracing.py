@@ -105,7 +105,7 @@ def _inputs(graph: fx.Graph, program: ExportedProgram, argument_names: list[str]
     given = [nodes[spec.arg.name] for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
     args, kwargs = pytree.tree_unflatten(given, program.call_spec.in_spec)
     moved: dict[fx.Node, Any] = {}
-    inside: list[tuple[fx.Node, fx.Node, Any]] = []
+    inside: list[tuple[fx.Node, fx.Node, list[Any]]] = []
     for name, argument in (*itertools.zip_longest(argument_names, args), *kwargs.items()):
         leaves = pytree.tree_leaves_with_path(argument)
         if not any(leaf.users or isinstance(leaf.meta.get("val"), Tensor) for _, leaf in leaves):
@@ -114,12 +114,24 @@ def _inputs(graph: fx.Graph, program: ExportedProgram, argument_names: list[str]
             moved[argument] = graph.node_copy(argument)
         else:
             container = graph.placeholder(name or leaves[0][1].name)
-            inside += [(leaf, container, path) for path, leaf in leaves if leaf.users]
-    for leaf, part, path in inside:
+            inside += [(leaf, container, _keys(argument, path)) for path, leaf in leaves if leaf.users]
+    for leaf, part, keys in inside:
         moved[leaf] = part
-        for key in path:
-            moved[leaf] = graph.call_function(operator.getitem, (moved[leaf], key.key if isinstance(key, pytree.MappingKey) else key.idx))
+        for key in keys:
+            moved[leaf] = graph.call_function(operator.getitem, (moved[leaf], key))
     return moved
+
+
+def _keys(container: Any, path: pytree.KeyPath) -> list[Any]:
+    """By which keys and numbers a part of a container is reached; parts of a named tuple have numbers too."""
+    keys: list[Any] = []
+    for key in path:
+        if isinstance(key, pytree.GetAttrKey):
+            keys.append(type(container)._fields.index(key.name))
+        else:
+            keys.append(key.key if isinstance(key, pytree.MappingKey) else key.idx)  # type: ignore[attr-defined]
+        container = container[keys[-1]]
+    return keys
 
 
 def _tensor_at(program: ExportedProgram, path: str) -> Tensor:

@@ -19,6 +19,12 @@ from bayesprune.graph.recording import record
 from bayesprune.graph.vocabulary import CREATING, FUNCTIONS, INT_ARITHMETIC, MOVEMENT, Function
 
 _SAME_TENSOR = frozenset({"contiguous", "clone", "alias", "lift_fresh_copy", "requires_grad_"})
+_TAKE_NUMBERS = frozenset(
+    {f"{before}{name}" for name in ("add", "sub", "mul", "truediv", "div") for before in ("", "i", "r")}
+    | {"pow", "floordiv", "mod", "remainder", "floor_divide", "fmod", "multiply", "divide", "subtract", "masked_fill"}
+    | {"eq", "ne", "lt", "le", "gt", "ge"}
+)
+"""Arithmetic of a tensor with a number."""
 _RANDOM = frozenset(
     f"{name}{end}"
     for name in (
@@ -107,13 +113,24 @@ class _Normaliser:
             self.now[node] = value
             return
         path = str(node.target)
-        if value.ndim == 0 and not isinstance(value, nn.Parameter):
+        if value.ndim == 0 and not isinstance(value, nn.Parameter) and all(self._takes_number(user, node) for user in node.users):
             self.now[node] = value.item()  # A number that export has lifted.
             return
         self.attributes[path] = value
         new = self.graph.get_attr(path)
         self.tensors[new] = value
         self.now[node] = new
+
+    def _takes_number(self, user: fx.Node, constant: fx.Node) -> bool:
+        """Whether a number in the place of a constant without dimensions would do: in arithmetic with a tensor, with the same result."""
+        name = spelled(user.target).split(".")[0] if user.op in ("call_function", "call_method") else ""
+        if name in _SAME_TENSOR:
+            return all(self._takes_number(each, user) for each in user.users)
+        others = [self.values[each] for each in user.all_input_nodes if each is not constant]
+        if name.strip("_") not in _TAKE_NUMBERS or not others or not all(isinstance(other, Tensor) and other.ndim for other in others):
+            return False
+        value = self.values[constant]
+        return all(torch.result_type(other, value.item()) == torch.result_type(other, value) for other in others)
 
     def _output(self, node: fx.Node) -> None:
         self.graph.output(self._current(node.args[0]))

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from threading import RLock
 
 import torch
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
+_TURN = RLock()
 
 
 @contextmanager
@@ -22,4 +24,11 @@ def undisturbed() -> Iterator[None]:
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.no_grad())  # Leaving inference mode switches gradients on.
+        yield
+
+
+@contextmanager
+def in_turn() -> Iterator[None]:
+    """Undisturbed, and one thread at a time: torch's tracers change what it means to call a module, for all threads. Also a decorator."""
+    with _TURN, undisturbed():
         yield

@@ -21,6 +21,7 @@ from bayesprune.example_inputs import (
     with_other_values,
     with_own_memory,
 )
+from bayesprune.graph.batch_limits import BatchLimits, batch_limits
 from bayesprune.graph.calls import after_a_call, run_example, run_watched
 from bayesprune.graph.export_tracing import export_graph
 from bayesprune.graph.fx_tracing import fx_graph
@@ -53,8 +54,8 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
     ``torch.fx`` is tried first, ``torch.export`` where it cannot follow. A graph is believed only if it computes for the example what the
     model does, and for other inputs and batch sizes; one that does so for inputs of other sizes, which the model takes, is preferred. It
     shares the model's parameters; gates are leaves. Its ``meta`` has the ``tracer``, the ``other_sizes`` in which it was tried, whether
-    the example's is its ``only_size`` although the model takes others, what its inputs may be ``at_most``, if the model grows with larger
-    ones, and the buffers ``written`` by the model, but not by the graph.
+    the example's is its ``only_size`` although the model takes others, for which ``batches`` it holds, what its inputs may be
+    ``at_most``, if the model grows with larger ones, and the buffers ``written`` by the model, but not by the graph.
 
     Raises:
         InputError: the model does not run on the example, or no tracer can follow it.
@@ -63,9 +64,18 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
     expected, written = run_watched(model, example_inputs)
     if not tensors_in(expected):
         raise InputError(f"{type(model).__name__} returns no tensors that a graph could be compared with, but {type(expected).__name__}")
-    example_inputs, expected = _with_a_second_input(model, example_inputs, expected)
-    trials = in_other_sizes(model, example_inputs, expected)
-    follow = partial(_first_that_follows, model, example_inputs, expected, trials)
+    several = _with_a_second_input(model, example_inputs, expected)
+    module = _traced(model, *several)
+    if not module.meta["batches"].admit(batch_size(example_inputs)):
+        module = _traced(model, example_inputs, expected, alone=True)
+    module.meta["written"] = written
+    return module
+
+
+def _traced(model: nn.Module, example_inputs: ExampleInputs, expected: Any, *, alone: bool = False) -> fx.GraphModule:
+    """The graph of a model; ``alone``, one for inputs as they are in the example, which is a single one."""
+    trials = [] if alone else in_other_sizes(model, example_inputs, expected)
+    follow = partial(_first_that_follows, model, example_inputs, expected, trials, alone)
     with evaluating(model), quiet_tracers():  # The graph shares its gates, which must not draw masks or move statistics.
         module, reasons = follow()
         if (module is None or module.meta["only_size"]) and trials:
@@ -79,26 +89,27 @@ def trace(model: nn.Module, example_inputs: ExampleInputs) -> fx.GraphModule:
         if module is None:
             _refuse_what_cannot_be_a_graph(model, example_inputs, expected)
             raise refuse(model, reasons)
-        module.meta["written"] = written
+        follows = partial(_follows_elsewhere, module, _SAME)
+        module.meta["batches"] = BatchLimits(1, 2) if alone else batch_limits(model, example_inputs, follows)
         return _annotated(module, example_inputs, [] if module.meta["only_size"] else [trial.inputs for trial in trials])
 
 
 def _first_that_follows(
-    model: nn.Module, example_inputs: ExampleInputs, expected: Any, trials: Sequence[Trial]
+    model: nn.Module, example_inputs: ExampleInputs, expected: Any, trials: Sequence[Trial], alone: bool
 ) -> tuple[fx.GraphModule | None, dict[str, str]]:
     """The graph of the first tracer that follows the model in all sizes, or else for the example's; and what kept the others from it."""
     reasons: dict[str, str] = {}
     found: fx.GraphModule | None = None
     for name, tracer in _TRACERS:
         try:
-            module, difference = _followed(model, tracer, example_inputs, expected)
+            module, difference = _followed(model, tracer, example_inputs, expected, alone)
         except InputError:
             raise
         except Exception as error:  # noqa: BLE001  Tracers raise whatever the model's code makes of their proxies.
             reasons.setdefault(name, (str(error).strip() or type(error).__name__).splitlines()[0])
             continue
-        module.meta["tracer"], module.meta["only_size"] = name, not _follows_elsewhere(module, difference, trials)
-        if not module.meta["only_size"]:
+        module.meta["tracer"], module.meta["only_size"] = name, alone or not _follows_elsewhere(module, difference, trials)
+        if alone or not module.meta["only_size"]:
             return module, reasons
         found = found or module
     return found, reasons
@@ -120,8 +131,8 @@ def _refuse_what_cannot_be_a_graph(model: nn.Module, example_inputs: ExampleInpu
         )
 
 
-def _followed(model: nn.Module, tracer: Tracer, example_inputs: ExampleInputs, expected: Any) -> tuple[fx.GraphModule, float]:
-    """The graph that a tracer finds, which computes what the model does for the example, another input and another batch size.
+def _followed(model: nn.Module, tracer: Tracer, example_inputs: ExampleInputs, expected: Any, alone: bool) -> tuple[fx.GraphModule, float]:
+    """The graph that a tracer finds, which computes what the model does for the example, another input and, unless alone, batch size.
 
     Also how far it is off for the example.
     """
@@ -132,7 +143,7 @@ def _followed(model: nn.Module, tracer: Tracer, example_inputs: ExampleInputs, e
         module = normalise(graph, referred, args, kwargs, {path for path, _ in model.named_modules(remove_duplicate=False)})
     module.eval()
     difference = _check(module, example_inputs, expected)
-    _check_elsewhere(model, module, example_inputs)
+    _check_elsewhere(model, module, example_inputs, alone)
     return module, difference
 
 
@@ -190,9 +201,9 @@ def _plain(nest: Any) -> Any:
     return type(nest)(map(_plain, nest)) if type(nest) in (tuple, list) else nest
 
 
-def _check_elsewhere(model: nn.Module, module: fx.GraphModule, example_inputs: ExampleInputs) -> None:
+def _check_elsewhere(model: nn.Module, module: fx.GraphModule, example_inputs: ExampleInputs, alone: bool) -> None:
     """See that nothing of the example has become part of the graph: its batch size, or numbers that were read from its tensors."""
-    sizes = (batch_size(example_inputs) + 1, batch_size(example_inputs))
+    sizes = (1,) if alone else (batch_size(example_inputs) + 1, batch_size(example_inputs))
     for size, whole_numbers in itertools.product(sizes, (True, False)):
         inputs = with_other_values(with_batch_size(example_inputs, size), whole_numbers=whole_numbers)
         try:
@@ -204,9 +215,11 @@ def _check_elsewhere(model: nn.Module, module: fx.GraphModule, example_inputs: E
 
 
 def relative_difference(a: Tensor, b: Tensor) -> float:
-    """The norm of a - b over the norm of b; infinite where only one of them is finite, or a number."""
-    if a.shape != b.shape:
+    """The norm of a - b over the norm of b; infinite where shapes or types differ, or where only one of them is finite, or a number."""
+    if a.shape != b.shape or a.dtype != b.dtype:
         return float("inf")
+    if b.is_complex():
+        return relative_difference(torch.view_as_real(a.resolve_conj()), torch.view_as_real(b.resolve_conj()))
     if not b.is_floating_point():
         return float((a != b).any())
     a, b = a.detach().double(), b.detach().double()

@@ -9,8 +9,10 @@ from bayesprune.errors import InputError
 from bayesprune.example_inputs import first_line
 from bayesprune.gates import method_class
 from bayesprune.graph.calls import run_example
+from bayesprune.training.evaluation import LossFunction, mean_loss
+from bayesprune.training.modes import parts_at_rest, start_training
 from bayesprune.training.plan import Plan, static_method
-from bayesprune.training.sources import LoaderBatches, first_inputs
+from bayesprune.training.sources import LoaderBatches, first_batch
 
 
 def check_trained(model: nn.Module, plan: Plan) -> None:
@@ -29,7 +31,9 @@ def check_single_samples(model: nn.Module, plan: Plan, inputs: Tensor, training:
         return
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            copy.deepcopy(model).train()(inputs[:1])
+            trained = copy.deepcopy(model)
+            start_training(trained, parts_at_rest(model))
+            trained(inputs[:1])
     except ValueError as error:
         raise InputError(
             f"a batch of the loader has a single sample, which {type(model).__name__} cannot be trained on: {first_line(error)}. Give the "
@@ -37,10 +41,18 @@ def check_single_samples(model: nn.Module, plan: Plan, inputs: Tensor, training:
         ) from error
 
 
-def check_validation(model: nn.Module, validation: LoaderBatches) -> None:
-    """Refuse data for evaluation that the model does not run on."""
+def check_validation(model: nn.Module, validation: LoaderBatches, loss: LossFunction) -> None:
+    """Refuse data for evaluation that the model does not run on, or the loss does not take."""
+    inputs, targets = first_batch(validation)
     try:
         with torch.random.fork_rng(devices=[]):
-            run_example(model, first_inputs(validation))
+            outputs = run_example(model, inputs)
     except InputError as error:
         raise InputError(f"the inputs of the validation loader do not fit the model: {error}") from error
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            mean_loss(loss, outputs, targets)
+    except (RuntimeError, ValueError, TypeError, LookupError) as error:
+        raise InputError(
+            f"the loss does not take the targets of the validation loader, of shape {tuple(targets.shape)}: {first_line(error)}"
+        ) from error

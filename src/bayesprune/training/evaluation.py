@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, reduce
-from math import isnan, nan
 from operator import add
 from typing import Any
 
@@ -16,6 +15,7 @@ from bayesprune.gates import Gate, gates
 from bayesprune.models.description import DescribedModel
 from bayesprune.prediction import evaluating
 from bayesprune.training.distributed import ALONE
+from bayesprune.training.labels import ignored_label
 from bayesprune.training.members import Members
 from bayesprune.training.rank_batches import RankBatches
 from bayesprune.training.sources import BatchSource
@@ -28,12 +28,12 @@ class Evaluation:
     """A model on a data set.
 
     Attributes:
-        loss: mean over samples.
-        error: misclassified samples in percent; None where the task is not classification.
+        loss: mean over samples; None where nothing was measured.
+        error: misclassified samples in percent, without those whose label cross entropy ignores; None where the task is not classification.
         used: for each gate the units that a sample uses, on average: for static gates, those that it keeps.
     """
 
-    loss: float
+    loss: float | None
     error: float | None
     used: list[float]
 
@@ -48,7 +48,7 @@ def evaluate_members(members: Members, source: BatchSource, loss: LossFunction) 
     """Evaluate every member; see ``evaluate``. Processes that share the source take turns at its batches."""
     measured = members.vectorised(partial(_measured, loss), shared=2)
     ranks = source.ranks if isinstance(source, RankBatches) else ALONE
-    width = len(gates(members.first)) + 2
+    width = len(gates(members.first)) + 3
     rows: list[Tensor] = []
     samples = 0
     # A DataLoader draws from torch's global generator, whatever its order: that of the user stays as it is.
@@ -62,15 +62,19 @@ def evaluate_members(members: Members, source: BatchSource, loss: LossFunction) 
                 rows.append(torch.zeros((len(members), width), dtype=torch.float64, device=inputs.device))
             samples += len(inputs)
     if not rows:
-        return [Evaluation(0.0, None, [])] * len(members)
+        return [Evaluation(None, None, [])] * len(members)
     totals: Tensor = reduce(add, ranks.sum(torch.stack(rows)))
-    return [Evaluation(mean, None if isnan(wrong) else 100.0 * wrong, used) for mean, *used, wrong in (totals / samples).tolist()]
+    return [Evaluation(mean, _percent(wrong, labelled), used) for mean, *used, wrong, labelled in (totals / samples).tolist()]
+
+
+def _percent(part: float, whole: float) -> float | None:
+    return 100.0 * part / whole if whole > 0 else None
 
 
 def _measured(loss: LossFunction, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """The mean loss of a batch; for each gate, the units that a sample uses on average; the share of samples that are misclassified.
+    """The mean loss of a batch; for each gate, the units that a sample uses on average; the shares that are misclassified, and labelled.
 
-    The latter is NaN where the task is not classification.
+    Where the task is not classification nothing counts as labelled.
     """
     found = gates(model)
     used = {name: inputs.new_zeros((), dtype=torch.float64) for name in found}
@@ -82,8 +86,12 @@ def _measured(loss: LossFunction, model: nn.Module, inputs: Tensor, targets: Ten
             hook.remove()
     value = mean_loss(loss, outputs, targets)
     classifying = isinstance(outputs, Tensor) and outputs.ndim == 2 and targets.ndim == 1 and not targets.is_floating_point()
-    wrong = (outputs.argmax(dim=1) != targets).double().mean() if classifying else torch.full_like(value, nan, dtype=torch.float64)
-    return torch.stack([value.double(), *used.values(), wrong])
+    labelled = wrong = torch.zeros(len(inputs), dtype=torch.bool, device=value.device)
+    if classifying:
+        ignored = ignored_label(loss)
+        labelled = torch.ones_like(targets, dtype=torch.bool) if ignored is None else targets != ignored
+        wrong = labelled & (outputs.argmax(dim=1) != targets)
+    return torch.stack([value.double(), *used.values(), wrong.double().mean(), labelled.double().mean()])
 
 
 def mean_loss(loss: LossFunction, outputs: Any, targets: Tensor) -> Tensor:
@@ -147,7 +155,7 @@ def measure_size(model: nn.Module, kept: list[int], used: list[float]) -> Size:
 def measure_members(
     members: Members, source: BatchSource | None, loss: LossFunction, whole: nn.Module | None = None
 ) -> list[dict[str, Any]]:
-    """Error and size of every member now.
+    """Error and size of every member now; where the task is not classification, the loss on the source in the place of an error.
 
     Args:
         members: to measure.
@@ -156,11 +164,12 @@ def measure_members(
         whole: a model like them with all its units, if they have lost some: sizes are relative to it.
     """
     kept = kept_units(members)
-    evaluations = [Evaluation(0.0, None, list(map(float, each))) for each in kept]
+    evaluations = [Evaluation(None, None, list(map(float, each))) for each in kept]
     if source is not None:
         evaluations = evaluate_members(members, source, loss)
     measured = []
     for each, evaluation in zip(kept, evaluations, strict=True):
         size = measure_size(members.first if whole is None else whole, each, evaluation.used)
-        measured.append({"error": evaluation.error, **vars(size)})
+        loss_instead = {"validation_loss": evaluation.loss} if evaluation.error is None and evaluation.loss is not None else {}
+        measured.append({"error": evaluation.error, **vars(size), **loss_instead})
     return measured

@@ -30,7 +30,7 @@ from bayesprune.training.plan import Plan, make_plan, static_method
 from bayesprune.training.rank_batches import shared
 from bayesprune.training.rank_store import rank_store
 from bayesprune.training.recipes import Recipe, StageName, find_recipe
-from bayesprune.training.sources import LoaderBatches, first_inputs
+from bayesprune.training.sources import LoaderBatches, drawing_sampler, first_inputs
 from bayesprune.training.stages import put_gates_in, run_stages
 from bayesprune.training.store import NoStore, run_store
 from bayesprune.training.watching import ProgressBars, Silent
@@ -41,14 +41,15 @@ class FitResult:
     """What ``fit`` gives back. Prints as a table of its stages.
 
     Attributes:
-        model: with its gates, after the last stage.
+        model: with its gates, after the last stage, in evaluation mode.
         stages: a dictionary for each stage: ``stage`` (``dense``, ``pruned`` or ``dependent``), ``epochs``, ``seconds``, ``kept`` (units
             for each gate, averages over samples where they depend on the input), ``error`` (percent misclassified), and what the model
             costs with the pruned units gone: ``speedup`` and ``memory`` (percent) in the paper's convention, ``macs`` and ``parameters``.
             ``removals``, where units were taken out during training, says after which ``epoch`` how many of each gate were ``left``;
             ``staying`` names the gates whose units could not be taken out then, and why.
 
-            ``error`` is None without ``validation``, and where the task is not classification. The four of the cost are None but for the
+            ``error`` is None without ``validation``, and where the task is not classification; there ``validation_loss`` is what
+            validation says. The four of the cost are None but for the
             paper's networks, which state their layers; ``compact`` and ``cost`` tell it for others, whose ``dense`` stage keeps ``[]``.
         history: a dictionary for each epoch: ``stage``, ``epoch``, ``loss`` and ``seconds``, and as above ``error``, ``kept``, ``speedup``
             and ``memory``, None where they are above. ``loss`` has the divergence of the units that are there: it drops, or with some
@@ -60,13 +61,14 @@ class FitResult:
     history: list[dict[str, Any]]
 
     def __str__(self) -> str:
-        rows = [("stage", "epochs", "seconds", "error %", "units kept", "xFLOPs")]
+        rows = [("stage", "epochs", "seconds", "error %", "validation loss", "units kept", "xFLOPs")]
         for stage in self.stages:
             kept = f"{sum(stage['kept']):,.0f}" if stage["kept"] else "all"
             error, speedup = ("" if stage[name] is None else f"{stage[name]:.2f}" for name in ("error", "speedup"))
-            rows.append((stage["stage"], str(stage["epochs"]), f"{stage['seconds']:.1f}", error, kept, speedup))
+            loss = f"{stage['validation_loss']:.4g}" if "validation_loss" in stage else ""
+            rows.append((stage["stage"], str(stage["epochs"]), f"{stage['seconds']:.1f}", error, loss, kept, speedup))
         filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
-        return text_table(list(zip(*filled, strict=True)), "<>>>>>")
+        return text_table(list(zip(*filled, strict=True)), "<>>>>>>")
 
 
 @undisturbed()
@@ -101,7 +103,8 @@ def fit(
     ``DistributedSampler`` out. The result is that of one process up to rounding, in all of them.
 
     Args:
-        model: what ``sparsify`` can handle; it is not changed.
+        model: what ``sparsify`` can handle; it is not changed. Parts of it that are frozen and in evaluation mode, such as norms of a
+            pretrained model, stay in evaluation mode.
         loader: gives pairs (inputs, targets).
         method: ``bb``, ``dbb``, ``sbp``, ``vib``, ``l0``, ``gd`` or ``cd``.
         validation: to evaluate on after every epoch.
@@ -128,8 +131,7 @@ def fit(
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"fit takes an nn.Module, not {type(model).__name__}")
-    if not callable(loss):
-        raise InputError(f"loss is a function of outputs and targets, not {loss!r}")
+    _check_loss(loss)
     if next(model.parameters(), None) is None:
         raise InputError(f"{type(model).__name__} has no parameters: there is nothing to train")
     if not isinstance(recipe, (str, Recipe)):
@@ -145,7 +147,7 @@ def fit(
     with launched() as ranks:
         target = ranks.device(usable_device(device) if device is not None else next(model.parameters()).device)
         training = LoaderBatches(loader, target, n_data)
-        test = LoaderBatches(validation, target) if validation is not None else None
+        test = LoaderBatches(validation, target, name="validation loader") if validation is not None else None
         _check_samplers(ranks, training, test)
         plan = make_plan(
             method,
@@ -163,10 +165,11 @@ def fit(
         own = copy.deepcopy(model).to(target)
         ranks.take_over(own)
         inputs = first_inputs(training)
-        _check(own, plan, inputs if example_inputs is None else example_inputs.to(target))
+        example = None if example_inputs is None else example_inputs.to(target)
+        _check(own, plan, inputs if example is None else example)
         check_single_samples(own, plan, inputs, training)
         if test is not None:
-            check_validation(own, test)
+            check_validation(own, test, loss)
         _check_labels(own, loss, inputs, training, test)
         description = _describe(plan, own, training)
         ranks.require_same("models, data or options", description)
@@ -174,8 +177,18 @@ def fit(
         kept = nullcontext(NoStore()) if checkpoints is None else rank_store(ranks, lambda: run_store(as_path(checkpoints), description))
         with kept as store, shown as watcher:
             tested = None if test is None else shared(test, ranks)
-            (outcome,) = run_stages([own], [plan], shared(training, ranks), tested, loss, store, watcher)
-    return FitResult(outcome.model, outcome.results, outcome.rows)
+            (outcome,) = run_stages([own], [plan], shared(training, ranks), tested, loss, store, watcher, example)
+    return FitResult(outcome.model.eval(), outcome.results, outcome.rows)
+
+
+def _check_loss(loss: Any) -> None:
+    if not callable(loss):
+        raise InputError(f"loss is a function of outputs and targets, not {loss!r}")
+    if isinstance(loss, nn.Module) and any(parameter.requires_grad for parameter in loss.parameters()):
+        raise InputError(
+            f"{type(loss).__name__} has parameters of its own, which would not be trained: make them part of the model, or freeze them "
+            "with requires_grad_(False)"
+        )
 
 
 def _check_names(method: str, hyperparameters: Mapping[str, Any]) -> None:
@@ -189,7 +202,7 @@ def _check_names(method: str, hyperparameters: Mapping[str, Any]) -> None:
 
 def _check_samplers(ranks: Ranks, *sources: LoaderBatches | None) -> None:
     for source in sources:
-        if not ranks.alone and source is not None and isinstance(source.loader.sampler, DistributedSampler):
+        if not ranks.alone and source is not None and isinstance(drawing_sampler(source.loader), DistributedSampler):
             raise InputError("fit splits batches over processes itself: leave DistributedSampler out, with the batch size of all together")
 
 

@@ -54,13 +54,21 @@ def is_cross_entropy(loss: Callable[[Tensor, Tensor], Tensor]) -> bool:
     return loss is F.cross_entropy or type(loss) is nn.CrossEntropyLoss
 
 
+def ignored_label(loss: Callable[[Tensor, Tensor], Tensor]) -> int | None:
+    """The label that stands for none under torch's cross entropy; None under other losses."""
+    if not is_cross_entropy(loss):
+        return None
+    return loss.ignore_index if isinstance(loss, nn.CrossEntropyLoss) else _IGNORED
+
+
 def label_rule(loss: Callable[[Tensor, Tensor], Tensor], outputs: object) -> LabelRule | None:
     """The rule for labels under this loss; None where it is the user's own, or the outputs are no scores.
 
     Raises:
         InputError: cross entropy takes no such outputs at all.
     """
-    if not is_cross_entropy(loss):
+    ignored = ignored_label(loss)
+    if ignored is None:
         return None
     if not isinstance(outputs, Tensor):
         raise InputError(
@@ -69,4 +77,4 @@ def label_rule(loss: Callable[[Tensor, Tensor], Tensor], outputs: object) -> Lab
         )
     if outputs.ndim < 2:
         return None
-    return LabelRule(tuple(outputs.shape), loss.ignore_index if isinstance(loss, nn.CrossEntropyLoss) else _IGNORED)
+    return LabelRule(tuple(outputs.shape), ignored)

@@ -128,18 +128,24 @@ def make_plan(
     scale: KLScale = meaning.kl_scale if kl_scale is None else kl_scale
     if isinstance(scale, (Mapping, Sequence)):
         factors = list(scale.values() if isinstance(scale, Mapping) else scale)
+        if isinstance(scale, str) or not all(is_number(factor) for factor in factors):
+            raise InputError(f"kl_scale is a number, or a number for each gate, not {scale!r}")
         strength = math.fsum(factors) / max(len(factors), 1)
     else:
-        if not (math.isfinite(scale) and scale >= 0):
-            raise InputError(f"kl_scale must be finite and not negative, not {scale}")
+        if not (is_number(scale) and scale >= 0):
+            raise InputError(f"kl_scale must be a finite number and not negative, or a list with one for each gate, not {scale!r}")
         scale = strength = float(scale)
         if gate_weights is not None:
             scale = tuple(scale * weight for weight in gate_weights)
     settings = {**meaning.hyperparameters, **(hyperparameters or {})}
+    stages = usual_stages(method, pretrain)
+    missing = [stage for stage in stages if stage not in recipe.stages]
+    if missing:
+        raise InputError(f"the recipe '{recipe.name}' does not say how to train the stage {missing[0]}, which {method} has")
     return Plan(
         method,
         recipe,
-        usual_stages(method, pretrain),
+        stages,
         seed,
         scale,
         settings,

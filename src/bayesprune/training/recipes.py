@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from bayesprune.errors import InputError, did_you_mean
+from bayesprune.errors import InputError, did_you_mean, is_number
 
 StageName = Literal["dense", "pruned", "dependent"]
 STAGES: tuple[StageName, ...] = ("dense", "pruned", "dependent")
@@ -47,20 +47,20 @@ class StageRecipe:
     without_dropout: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.epochs, int) or self.epochs < 1:
-            raise InputError(f"a stage has a whole number of epochs, at least 1, not {self.epochs}")
+        if not isinstance(self.epochs, int) or isinstance(self.epochs, bool) or self.epochs < 1:
+            raise InputError(f"a stage has a whole number of epochs, at least 1, not {self.epochs!r}")
         for name in ("lr", "gate_speed"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise InputError(f"{name} must be a finite number above zero, not {value}")
+            if not (is_number(value) and value > 0):
+                raise InputError(f"{name} must be a finite number above zero, not {value!r}")
         for name in ("weight_decay", "consistency", "perturbation"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise InputError(f"{name} must be finite and not negative, not {value}")
-        if self.kl_by_tradeoff is not None and not (math.isfinite(self.kl_by_tradeoff) and self.kl_by_tradeoff > 0):
-            raise InputError(f"kl_by_tradeoff must be a finite number above zero, or None, not {self.kl_by_tradeoff}")
-        if not 0.0 <= self.kl_warmup <= 1.0:
-            raise InputError(f"kl_warmup is a share of the stage, from 0 to 1, not {self.kl_warmup}")
+            if not (is_number(value) and value >= 0):
+                raise InputError(f"{name} must be a finite number and not negative, not {value!r}")
+        if self.kl_by_tradeoff is not None and not (is_number(self.kl_by_tradeoff) and self.kl_by_tradeoff > 0):
+            raise InputError(f"kl_by_tradeoff must be a finite number above zero, or None, not {self.kl_by_tradeoff!r}")
+        if not (is_number(self.kl_warmup) and 0.0 <= self.kl_warmup <= 1.0):
+            raise InputError(f"kl_warmup is a share of the stage, from 0 to 1, not {self.kl_warmup!r}")
         if self.schedule not in ("steps", "cosine"):
             raise InputError(f"schedule is 'steps' or 'cosine', not '{self.schedule}'")
 

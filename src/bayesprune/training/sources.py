@@ -46,24 +46,25 @@ class LoaderBatches:
     here. The random numbers of other libraries in a data set's own code are not under our control.
     """
 
-    def __init__(self, loader: "DataLoader[Any]", device: torch.device | str, n_data: int | None = None) -> None:
+    def __init__(self, loader: "DataLoader[Any]", device: torch.device | str, n_data: int | None = None, *, name: str = "loader") -> None:
         self.loader = loader
         self.device = torch.device(device)
         self._labels: LabelRule | None = None
         if not hasattr(loader, "sampler"):
             raise InputError(
-                f"a loader is a torch.utils.data.DataLoader of pairs (inputs, targets), not {type(loader).__name__}: "
+                f"a {name} is a torch.utils.data.DataLoader of pairs (inputs, targets), not {type(loader).__name__}: "
                 "DataLoader(TensorDataset(inputs, targets), batch_size=100, shuffle=True) makes one of two tensors"
             )
-        if n_data is not None and not is_number(n_data):
-            raise InputError(f"n_data is the number of training samples, not {n_data!r}")
+        if n_data is not None and not (is_number(n_data) and n_data >= 1):
+            raise InputError(f"n_data is the number of training samples, at least 1, not {n_data!r}")
         try:
             self._length = len(loader)
             self._n_data = _count(loader) if n_data is None else n_data
         except (TypeError, AttributeError) as error:
-            raise InputError("the loader does not know its length: use a data set with __len__, and give n_data if need be") from error
+            advice = "use a data set with __len__" + (", and give n_data if need be" if name == "loader" else "")
+            raise InputError(f"the {name} does not know its length: {advice}") from error
         if self._length < 1 or self._n_data < 1:
-            raise InputError("the loader is empty: there is nothing to train on")
+            raise InputError(f"the {name} is empty: it gives no batch")
 
     @property
     def n_data(self) -> int:
@@ -75,10 +76,12 @@ class LoaderBatches:
     @property
     def smallest_batch(self) -> int | None:
         """How many samples the smallest batch of an epoch has; None where that is up to the user's own code."""
-        samples, size = self.loader.sampler, self.loader.batch_size
-        if type(self.loader.batch_sampler) is not BatchSampler or size is None or not isinstance(samples, Sized):
+        batches = self.loader.batch_sampler
+        if isinstance(batches, (list, tuple)):
+            return min(map(len, batches))
+        if type(batches) is not BatchSampler or not isinstance(batches.sampler, Sized):
             return None
-        return size if self.loader.drop_last else len(samples) % size or size
+        return batches.batch_size if batches.drop_last else len(batches.sampler) % batches.batch_size or batches.batch_size
 
     def expect(self, labels: LabelRule) -> None:
         """See that the labels of every batch keep a rule: now, as far as they are at hand, and while they are read."""
@@ -90,7 +93,7 @@ class LoaderBatches:
     def epoch(self, seeds: Sequence[int], epoch: int) -> Iterator[Batch]:
         if len(seeds) != 1:
             raise InputError("a DataLoader feeds one model: give models that are trained side by side their data as TensorBatches")
-        for owner in (self.loader, self.loader.sampler):
+        for owner in (self.loader, self.loader.batch_sampler, drawing_sampler(self.loader)):
             generator = getattr(owner, "generator", None)
             if generator is not None:
                 generator.manual_seed(derive_seed(seeds[0], "loader", epoch))
@@ -112,6 +115,12 @@ class LoaderBatches:
             yield inputs.to(self.device), targets.to(self.device)
 
 
+def drawing_sampler(loader: "DataLoader[Any]") -> Any:
+    """What says which samples come: inside a batch sampler of the user's, beside which the loader has one that does nothing."""
+    inside = getattr(loader.batch_sampler, "sampler", None)
+    return loader.sampler if inside is None else inside
+
+
 def first_batch(source: BatchSource) -> Batch:
     """The first batch for evaluation; the user's random numbers stay as they are."""
     with torch.random.fork_rng(devices=[]):
@@ -129,8 +138,9 @@ def _labels_at_hand(loader: "DataLoader[Any]") -> list[Tensor]:
     if not isinstance(data, TensorDataset) or len(data.tensors) != 2:
         return []
     as_they_are = type(data) is TensorDataset and loader.collate_fn is default_collate
-    in_turn = type(loader.sampler) in (RandomSampler, SequentialSampler) and type(loader.batch_sampler) is BatchSampler
-    all_of_them = in_turn and getattr(loader.sampler, "data_source", None) is data
+    sampler = drawing_sampler(loader)
+    in_turn = type(sampler) in (RandomSampler, SequentialSampler) and type(loader.batch_sampler) is BatchSampler
+    all_of_them = in_turn and getattr(sampler, "data_source", None) is data
     return [data.tensors[1]] if as_they_are and all_of_them else []
 
 
@@ -139,6 +149,6 @@ def _count(loader: "DataLoader[Any]") -> int:
 
     A stream has a sampler without a number, and may know it itself.
     """
-    sampler = loader.sampler
+    sampler = drawing_sampler(loader)
     known = isinstance(sampler, Sized) and not isinstance(sampler, DistributedSampler)
     return len(sampler if known else loader.dataset)  # type: ignore[arg-type]

@@ -17,14 +17,16 @@ from bayesprune.errors import DivergedError, InputError
 from bayesprune.noise import derive_seed
 from bayesprune.prediction import evaluating
 from bayesprune.training.evaluation import LossFunction, measure_members
+from bayesprune.training.loading import load_members
 from bayesprune.training.members import Members
+from bayesprune.training.modes import parts_at_rest
 from bayesprune.training.plan import PRECISIONS, Plan, static_method
 from bayesprune.training.rank_batches import RankBatches
 from bayesprune.training.recipes import StageName
 from bayesprune.training.sources import BatchSource, first_batch, first_inputs
 from bayesprune.training.step import check_classes, check_movable, gradient_of
 from bayesprune.training.store import RunStore, StageRecord
-from bayesprune.training.trainer import StageTrainer, load_members
+from bayesprune.training.trainer import StageTrainer
 from bayesprune.training.watching import Watcher
 
 _LOOKS = 10
@@ -54,6 +56,7 @@ def run_stages(
     loss: LossFunction,
     store: RunStore,
     watcher: Watcher,
+    example_inputs: Tensor | None = None,
 ) -> list[StagedRun]:
     """Run the stages of a plan one after another, taking up what the store has of them.
 
@@ -67,11 +70,13 @@ def run_stages(
         loss: mean loss of a batch, from outputs and targets.
         store: keeps finished epochs; see ``RunStore.is_due``.
         watcher: is told of progress.
+        example_inputs: with which the models are followed to put gates in; by default the first inputs to train on.
 
     Raises:
         DivergedError: the loss of the only model became NaN or infinite.
     """
     _check_plans(plans)
+    resting = parts_at_rest(models[0])
     recipes = [plans[0].recipe.stages[stage] for stage in plans[0].stages]
     if any(recipe.shows_twice for recipe in recipes):
         _check_pairs(models[0], training, loss, moved=any(recipe.perturbation for recipe in recipes))
@@ -82,8 +87,10 @@ def run_stages(
         if not going:
             break
         for run, plan in going:
-            run.model = _prepare(run.model, stage, plan, training)
-        record, trainer = _take_up([run.model for run, _ in going], stage, [plan for _, plan in going], training, loss, store, rows)
+            run.model = _prepare(run.model, stage, plan, training, example_inputs)
+        record, trainer = _take_up(
+            [run.model for run, _ in going], stage, [plan for _, plan in going], training, loss, store, rows, resting
+        )
         rows = record.rows
         if record.results is None:
             assert trainer is not None
@@ -130,12 +137,12 @@ def _check_pairs(model: nn.Module, training: BatchSource, loss: LossFunction, mo
         gradient_of(loss(model(here.clone()), targets), here)
 
 
-def _prepare(model: nn.Module, stage: StageName, plan: Plan, training: BatchSource) -> nn.Module:
+def _prepare(model: nn.Module, stage: StageName, plan: Plan, training: BatchSource, example_inputs: Tensor | None) -> nn.Module:
     """The model as a stage finds it at its beginning."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(plan.seed, stage, "gates"))
         if stage == "pruned":
-            return put_gates_in(model, plan, first_inputs(training))
+            return put_gates_in(model, plan, first_inputs(training) if example_inputs is None else example_inputs)
         if stage == "dependent":
             return make_dependent(model)
         if plan.recipe.stages[stage].without_dropout:
@@ -151,6 +158,7 @@ def _take_up(
     loss: LossFunction,
     store: RunStore,
     rows: list[dict[str, Any]],
+    resting: frozenset[str],
 ) -> tuple[StageRecord, StageTrainer | None]:
     """What is known of a stage, and a trainer to go on with it unless it is finished."""
     found = store.load(stage)
@@ -170,6 +178,7 @@ def _take_up(
         precision=precision,
         compiled=plans[0].compiled,
         shrink=recipe.shrink,
+        resting=resting,
     )
     if found is None:
         return StageRecord(stage, rows=list(rows)), trainer
@@ -186,7 +195,7 @@ def _train(
     """Train a stage to its end, evaluating every epoch or now and then, and storing every epoch or those that the store has time for."""
     alone = trainer.members.alone
     stored, cost = time.perf_counter(), 0.0
-    while not trainer.finished:
+    while not trainer.finished and record.results is None:
         started = time.perf_counter()
         try:
             losses = trainer.train_epoch(watcher.step)
@@ -195,9 +204,11 @@ def _train(
                 f"stage '{record.stage}' stopped: {error}; {store.describe()}. If all inputs and targets are finite, try a smaller KL "
                 "scale or another seed"
             ) from error
-        last = trainer.finished
+        last = trainer.finished or len(trainer.diverged) == len(trainer.members)
         look = (alone and not rarely) or last or is_look(trainer.epoch, trainer.recipe.epochs)
         measured = measure_members(trainer.members, test, trainer.loss, trainer.models[0]) if look else []
+        for member in trainer.diverged if look else ():
+            measured[member]["status"] = DIVERGED
         record.epoch, record.diverged = trainer.epoch, {str(member): reason for member, reason in trainer.diverged.items()}
         record.removals = trainer.removals
         if trainer.shrinking is not None:
@@ -208,7 +219,7 @@ def _train(
             row = {
                 "stage": record.stage,
                 "epoch": record.epoch,
-                "loss": _median(losses),
+                "loss": _median([loss for member, loss in enumerate(losses) if member not in trainer.diverged] or losses),
                 **_epoch_part(measured),
                 "seconds": seconds,
             }
@@ -239,7 +250,7 @@ def is_look(epoch: int, epochs: int) -> bool:
 def _epoch_part(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What an epoch's row says of the models."""
     short = _in_short(measured)
-    return {name: short[name] for name in ("error", "kept", "speedup", "memory")}
+    return {name: short[name] for name in ("error", "kept", "speedup", "memory", "validation_loss") if name in short}
 
 
 def _result(trainer: StageTrainer, member: int, measured: dict[str, Any], record: StageRecord) -> dict[str, Any]:
@@ -250,7 +261,8 @@ def _result(trainer: StageTrainer, member: int, measured: dict[str, Any], record
     history = [look[member] for look in record.histories]
     more = {"removals": record.removals, "staying": record.staying, "history": history}
     result = {"stage": record.stage, **{name: measured[name] for name in names}, "epochs": record.epoch}
-    return result | {name: value for name, value in more.items() if value}
+    instead = {"validation_loss": measured["validation_loss"]} if "validation_loss" in measured else {}
+    return result | {name: value for name, value in more.items() if value} | instead
 
 
 def _in_short(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -259,7 +271,8 @@ def _in_short(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if len(measured) == 1 or not sound:
         return measured[0]
     kept = [statistics.median(units) for units in zip(*(each["kept"] for each in sound), strict=True)]
-    numbers = {name: _median([each[name] for each in sound]) for name in ("error", "speedup", "memory")}
+    names: tuple[str, ...] = ("error", "speedup", "memory", "validation_loss")
+    numbers = {name: _median([each[name] for each in sound]) for name in names if name in sound[0]}
     return {**sound[0], **numbers, "kept": kept}
 
 

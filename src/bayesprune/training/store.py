@@ -186,7 +186,8 @@ class RunStore:
 
     def describe(self) -> str:
         """What to tell a user whose training failed."""
-        return f"the last good checkpoint is in {self.checkpoints}"
+        kept = any(path.suffix == ".safetensors" for path in files_in(self.checkpoints))
+        return f"the last good checkpoint is in {self.checkpoints}" if kept else "no epoch was finished, so there is no checkpoint"
 
     def _finished(self, stage: StageName) -> Path:
         return finished_stage(self.folder, stage)
@@ -206,6 +207,9 @@ class NoStore(RunStore):
 
     def save(self, tensors: dict[str, Tensor], record: StageRecord) -> None:
         """Nothing to keep."""
+
+    def is_due(self, alone: bool, since: float, cost: float) -> bool:
+        return False
 
     def take_up(self, rows: list[dict[str, Any]]) -> None:
         """Nothing to rewrite."""

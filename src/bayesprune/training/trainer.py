@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesprune.data import EpochPlan, TensorBatches
-from bayesprune.errors import DivergedError, StorageError
+from bayesprune.errors import DivergedError
 from bayesprune.gates import gates
 from bayesprune.graph.layer_types import BATCH_NORMS
 from bayesprune.noise import derive_seed
@@ -20,8 +20,10 @@ from bayesprune.training.compilation import CompiledObjective, gains_from_compil
 from bayesprune.training.devices import tensor_cores
 from bayesprune.training.divergence import find_nonfinite
 from bayesprune.training.evaluation import LossFunction
+from bayesprune.training.loading import load_members
 from bayesprune.training.members import Members
 from bayesprune.training.memory_format import give_back, lay_out
+from bayesprune.training.modes import start_training
 from bayesprune.training.moments import Moments, read_moments, write_moments
 from bayesprune.training.narrow import Narrow
 from bayesprune.training.rank_step import step_for
@@ -64,6 +66,7 @@ class StageTrainer:
         captured: run as one program on a GPU; by default wherever that is possible.
         compiled: compile steps on a processor too, where enough of them are to come. What is trained is then the same up to rounding only.
         shrink: take units that are pruned and stay so out of the models while they are trained.
+        resting: the parts of a model that stay in evaluation mode, by path.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class StageTrainer:
         captured: bool | None = None,
         compiled: bool = False,
         shrink: bool = False,
+        resting: Collection[str] = (),
     ) -> None:
         self.models = list(models)
         self.source, self.recipe, self.loss = source, recipe, loss
@@ -90,7 +94,7 @@ class StageTrainer:
         self.diverged: dict[int, str] = {}
         """Members whose loss or weights are not finite any more, and where that began."""
         self.device = next(models[0].parameters()).device
-        self.kl_scales, self.rate_factors, self.precision = kl_scales, rate_factors, precision
+        self.kl_scales, self.rate_factors, self.precision, self.resting = kl_scales, rate_factors, precision, resting
         self.consistency = [recipe.consistency] * len(models) if consistency is None else list(consistency)
         self.perturbation = [recipe.perturbation] * len(models) if perturbation is None else list(perturbation)
         self._laid_out = lay_out(models[0], source, precision) if len(models) == 1 else []
@@ -139,7 +143,7 @@ class StageTrainer:
         """
         if self.epoch == 0 and self._decided:
             self._shrink()
-        self.first.train()
+        start_training(self.first, self.resting)
         for norm in self.frozen_norms:
             norm.eval()
         steps = len(self.source)
@@ -374,24 +378,3 @@ def _divergence_weights(models: Sequence[nn.Module], kl_scales: Sequence[KLScale
         return torch.zeros(len(models), 0)
     scales = [1.0] * len(models) if kl_scales is None else kl_scales
     return torch.tensor([list(gate_scales(model, scale).values()) for model, scale in zip(models, scales, strict=True)]) / n_data
-
-
-@torch.no_grad()
-def load_members(members: Members, tensors: Mapping[str, Any]) -> None:
-    """Load the models' part of a checkpoint."""
-    state = {name.removeprefix(MODEL): tensor for name, tensor in tensors.items() if name.startswith(MODEL)}
-    if members.alone:
-        _load(members.first, state)
-        return
-    for index, model in enumerate(members.models):
-        _load(model, {name: tensor[index] for name, tensor in state.items()})
-    for name, stacked in (members.parameters | members.buffers).items():
-        if name in state:
-            stacked.copy_(state[name])
-
-
-def _load(model: nn.Module, state: dict[str, Tensor]) -> None:
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        raise StorageError(f"the checkpoint does not belong to this model: {' '.join(str(error).split())}") from error

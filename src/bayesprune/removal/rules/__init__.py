@@ -79,7 +79,7 @@ def _find_rule(analysis: Analysis, node: fx.Node) -> Rule:
         return Device()
     if is_number(node):
         return _BY_FUNCTION["size"] if node.target == "size" else Number()
-    if node in analysis.rigid or "shape" not in node.meta:
+    if node in analysis.rigid or "shape" not in node.meta or _is_complex(node):
         return _BLACK_BOX
     rule = _layer_rule(analysis, node) if node.op == "call_module" else _function_rule(node)
     reads = tensor_inputs(node)
@@ -93,6 +93,11 @@ def _find_rule(analysis: Analysis, node: fx.Node) -> Rule:
     ):
         return _BLACK_BOX
     return rule
+
+
+def _is_complex(node: fx.Node) -> bool:
+    """Whether complex numbers come in or out: what rules know of values is real."""
+    return any(each.meta.get("dtype", torch.float32).is_complex for each in (node, *node.all_input_nodes))
 
 
 def _is_out_of_the_ordinary(analysis: Analysis, node: fx.Node, rule: Rule) -> bool:

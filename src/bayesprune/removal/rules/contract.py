@@ -60,7 +60,7 @@ class Attribute(Rule):
     """A parameter or buffer that the model reads itself: only the needed part of it is kept."""
 
     def known(self, analysis: Analysis, node: fx.Node) -> Known | None:
-        if not node.meta.get("constant"):
+        if not node.meta.get("constant") or analysis.tensor(node).is_complex():
             return None
         value = analysis.tensor(node).detach().cpu().double()
         return Known(torch.ones_like(value, dtype=torch.bool), value)
