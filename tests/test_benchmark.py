@@ -1,4 +1,6 @@
+import copy
 import json
+import pickle
 import re
 import sys
 import time
@@ -318,3 +320,9 @@ def test_batches_that_the_memory_does_not_hold(monkeypatch):
     monkeypatch.setattr(latency_module, "with_batch_size", full)
     with pytest.raises(InputError, match="a batch of 64 of these inputs cannot be made: can't allocate memory"):
         benchmark(nn.Linear(3, 2), torch.rand(1, 3), batch_sizes=(64,))
+
+
+def test_a_result_can_be_copied_and_kept():
+    measured = benchmark({"linear": nn.Linear(3, 2)}, torch.zeros(2, 3), **QUICK)
+    for again in (copy.deepcopy(measured), pickle.loads(pickle.dumps(measured))):
+        assert again.rows() == measured.rows()

@@ -122,7 +122,7 @@ def test_the_certificate(pruned):
     gated, inputs = pruned
     result = bp.compact(gated, inputs)
     certificate = result.certificate
-    assert certificate.inputs == 7  # The example, two random batches, three of other sizes, and a larger batch.
+    assert certificate.inputs == 8  # The example, two random batches, three of other sizes, a larger batch, and a single input.
     assert certificate.dtype == "float32"
     assert certificate.tracer == "torch.fx"
     assert (result.max_abs_error, result.max_rel_error) == (certificate.max_abs_error, certificate.max_rel_error)
@@ -134,7 +134,7 @@ def test_the_certificate(pruned):
     assert read["max_rel_error"] == certificate.max_rel_error
     lines = str(certificate).splitlines()
     assert any(line.startswith("conv1.output_gate") for line in lines)
-    assert any("relative" in line and "7 batches in float32" in line for line in lines)
+    assert any("relative" in line and "8 batches in float32" in line for line in lines)
 
 
 def test_an_example_by_keywords(set_gates, difference):

@@ -84,6 +84,34 @@ def test_folder_of_something_else(tmp_path):
         read_sweep(tmp_path)
 
 
+MEMBER = {**vars(RunConfig()), "method": "bb", "tradeoff": 1.0, "epochs": 1, "shrink": True}
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "changed"),
+    [
+        ("rows.jsonl", "[1]\n", {}),
+        ("rows.jsonl", "{}\n", {}),
+        ("rows.jsonl", '{"member": 0}\n', {}),
+        ("rows.jsonl", '{"member": 7, "status": "finished"}\n', {}),
+        ("shards.json", "[[5]]", {}),
+        ("shards.json", "[[0], [0]]", {}),
+        ("shards.json", "5", {}),
+        ("shards.json", "[]", {}),
+        ("config.json", None, {"dataset": 5}),
+        ("config.json", None, {"device": 5}),
+        ("config.json", None, {"before_norm": "x"}),
+        ("config.json", None, {"unheard": 1}),
+    ],
+)
+def test_damaged_files_are_named(tmp_path, file, text, changed):
+    (tmp_path / "config.json").write_text(json.dumps({"members": [MEMBER | changed], "side_by_side": None}))
+    if text is not None:
+        (tmp_path / file).write_text(text)
+    with pytest.raises(StorageError, match=file):
+        run_sweep(read_sweep(tmp_path), tmp_path, Quiet())
+
+
 def test_rows(planned, through):
     assert [row["member"] for row in through] == list(range(8))
     for member, row in zip(planned.members, through, strict=True):

@@ -3,6 +3,7 @@
 import inspect
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -153,3 +154,9 @@ def test_a_gate_must_keep_every_promise():
 
     with pytest.raises(TypeError, match="abstract"):
         Incomplete(3)
+
+
+def test_numbers_of_numpy_are_numbers_and_truth_values_are_none():
+    assert METHODS["bb"](3, alpha=np.float32(1e-4)).alpha == pytest.approx(1e-4)
+    with pytest.raises(InputError, match="alpha"):
+        METHODS["bb"](3, alpha=True)

@@ -225,3 +225,14 @@ def test_a_pruned_value_is_exactly_zero_for_that_sample():
     assert mask[1, 0] == 0.0
     assert mask[0, 0].item() == pytest.approx(0.5 * gate.keep_probability()[0].item(), rel=1e-4)
     assert torch.equal(gate.keep(x), mask > 0)
+
+
+@pytest.mark.parametrize("raw", [-20.0, -90.0, -104.0, -500.0])
+def test_divergence_of_tiny_deviations(raw):
+    gate = DependentBetaBernoulli(2)
+    gate.raw_shift_std.data.fill_(raw)
+    divergence = gate.kl()
+    (gradient,) = torch.autograd.grad(divergence, gate.raw_shift_std)
+    assert divergence.dtype == torch.float32
+    assert divergence.item() == pytest.approx(2 * (math.log(gate.prior_std) - raw + 1 / (2 * gate.prior_std**2) - 0.5), rel=1e-5)
+    torch.testing.assert_close(gradient, torch.full((2,), -1.0))

@@ -123,7 +123,7 @@ def test_gradients_switched_off_around_it(mode):
         ({"recipe": 3}, "recipe is the name"),
         ({"recipe": None}, "recipe is the name"),
         ({"example_inputs": [1]}, "example_inputs is a tensor"),
-        ({"n_data": "many"}, "n_data is the number of training samples, not 'many'"),
+        ({"n_data": "many"}, "n_data is the number of training samples, at least 1, not 'many'"),
     ],
     ids=str,
 )

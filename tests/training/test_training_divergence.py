@@ -129,7 +129,8 @@ def test_last_good_checkpoint_is_kept(make_network, make_source, tmp_path, good_
     assert message.startswith(
         f"stage '{stage}' stopped: the loss became nan in epoch {good_epochs % 2 + 1}, step 1; it began in the inputs;"
     )
-    assert f"the last good checkpoint is in {tmp_path / 'checkpoints'}" in message
+    kept = f"the last good checkpoint is in {tmp_path / 'checkpoints'}"
+    assert (kept if good_epochs else "no epoch was finished, so there is no checkpoint") in message
     files = list((tmp_path / "checkpoints").iterdir())
     assert len(files) == (good_epochs + 1) // 2
     for path in files:

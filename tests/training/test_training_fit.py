@@ -312,7 +312,7 @@ def test_bad_loader(make, message, small):
         ({"epoch": 1}, "fit has no option 'epoch'. Did you mean 'epochs'"),
         ({"lr": 1}, "no hyper-parameter 'lr'"),
         ({"threshold": -0.1}, "threshold"),
-        ({"n_data": 0}, "empty"),
+        ({"n_data": 0}, "n_data is the number of training samples, at least 1, not 0"),
         ({"example_inputs": torch.zeros(2, 3)}, "does not run on example_inputs"),
         ({"device": "nonsense"}, "device 'nonsense' cannot be used"),
         ({"device": "meta"}, "device 'meta' cannot be used"),

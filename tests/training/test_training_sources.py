@@ -45,7 +45,7 @@ def test_no_loader(given):
 
 @pytest.mark.parametrize("n_data", [0, -3])
 def test_no_data(make_loader, n_data):
-    with pytest.raises(InputError, match="empty"):
+    with pytest.raises(InputError, match=f"number of training samples, at least 1, not {n_data}"):
         LoaderBatches(make_loader(), "cpu", n_data=n_data)
 
 

@@ -75,7 +75,7 @@ def known_dataset(name: str) -> Entry:
     """The entry of a data set, or an error that says which there are."""
     if name not in DATASETS:
         hint = did_you_mean(str(name).lower().replace("-", ""), DATASETS)
-        raise InputError(f"no data set is called {name!r}; known are {', '.join(DATASETS)}.{hint}")
+        raise InputError(f"no data set is called {name!r}; known are {', '.join(DATASETS)}{'.' if hint else ''}{hint}")
     return DATASETS[name]
 
 

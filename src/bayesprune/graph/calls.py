@@ -82,10 +82,10 @@ def _watched(model: nn.Module, example_inputs: ExampleInputs) -> Iterator[State]
     if isinstance(model, torch.jit.ScriptModule):
         raise InputError(f"{type(model).__name__} is TorchScript, which cannot be followed: give the nn.Module that it was made from")
     devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
-    refuse_meta(model, example_inputs)
     for tensor in tensors_in(example_inputs):
         if len(devices) == 1 and tensor.device not in devices:
             raise InputError(f"the model is on {next(iter(devices))} but the example on {tensor.device}: move one of them with .to(device)")
+    refuse_meta(model, example_inputs)
     with torch.no_grad(), evaluating(model), attention_written_out(), as_before(model) as state:
         yield state
 

@@ -12,19 +12,13 @@ from bayesprune.errors import InputError
 from bayesprune.gates import Gate
 from bayesprune.gates.hooks import has_other_hooks, without_gates
 from bayesprune.graph.binding import bind, function_of, spelled
+from bayesprune.graph.constants import SAME_TENSOR, stands_as_number
 from bayesprune.graph.functional_layers import NotALayerError, layer_maker, layer_path
 from bayesprune.graph.idioms import Idioms
 from bayesprune.graph.products import Products
 from bayesprune.graph.recording import record
 from bayesprune.graph.vocabulary import CREATING, FUNCTIONS, INT_ARITHMETIC, MOVEMENT, Function
 
-_SAME_TENSOR = frozenset({"contiguous", "clone", "alias", "lift_fresh_copy", "requires_grad_"})
-_TAKE_NUMBERS = frozenset(
-    {f"{before}{name}" for name in ("add", "sub", "mul", "truediv", "div") for before in ("", "i", "r")}
-    | {"pow", "floordiv", "mod", "remainder", "floor_divide", "fmod", "multiply", "divide", "subtract", "masked_fill"}
-    | {"eq", "ne", "lt", "le", "gt", "ge"}
-)
-"""Arithmetic of a tensor with a number."""
 _RANDOM = frozenset(
     f"{name}{end}"
     for name in (
@@ -113,24 +107,13 @@ class _Normaliser:
             self.now[node] = value
             return
         path = str(node.target)
-        if value.ndim == 0 and not isinstance(value, nn.Parameter) and all(self._takes_number(user, node) for user in node.users):
+        if value.ndim == 0 and not isinstance(value, nn.Parameter) and stands_as_number(node, self.values):
             self.now[node] = value.item()  # A number that export has lifted.
             return
         self.attributes[path] = value
         new = self.graph.get_attr(path)
         self.tensors[new] = value
         self.now[node] = new
-
-    def _takes_number(self, user: fx.Node, constant: fx.Node) -> bool:
-        """Whether a number in the place of a constant without dimensions would do: in arithmetic with a tensor, with the same result."""
-        name = spelled(user.target).split(".")[0] if user.op in ("call_function", "call_method") else ""
-        if name in _SAME_TENSOR:
-            return all(self._takes_number(each, user) for each in user.users)
-        others = [self.values[each] for each in user.all_input_nodes if each is not constant]
-        if name.strip("_") not in _TAKE_NUMBERS or not others or not all(isinstance(other, Tensor) and other.ndim for other in others):
-            return False
-        value = self.values[constant]
-        return all(torch.result_type(other, value.item()) == torch.result_type(other, value) for other in others)
 
     def _output(self, node: fx.Node) -> None:
         self.graph.output(self._current(node.args[0]))
@@ -188,7 +171,7 @@ class _Normaliser:
             raise UntraceableError(f"the model draws random numbers with {short}")
         if isinstance(value, (int, float, bool)) or value is None:
             self._number(node, value)
-        elif short in _SAME_TENSOR:
+        elif short in SAME_TENSOR:
             self.now[node] = self._current(node.args[0])
         elif short in ("select", "slice", "expand_as", "view_as") and isinstance(value, Tensor):
             self._indexing(node, short)

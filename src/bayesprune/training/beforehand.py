@@ -12,7 +12,7 @@ from bayesprune.graph.calls import run_example
 from bayesprune.training.evaluation import LossFunction, mean_loss
 from bayesprune.training.modes import parts_at_rest, start_training
 from bayesprune.training.plan import Plan, static_method
-from bayesprune.training.sources import LoaderBatches, first_batch
+from bayesprune.training.sources import LoaderBatches, first_batch, first_inputs
 
 
 def check_trained(model: nn.Module, plan: Plan) -> None:
@@ -41,17 +41,23 @@ def check_single_samples(model: nn.Module, plan: Plan, inputs: Tensor, training:
         ) from error
 
 
-def check_validation(model: nn.Module, validation: LoaderBatches, loss: LossFunction) -> None:
-    """Refuse data for evaluation that the model does not run on, or the loss does not take."""
-    inputs, targets = first_batch(validation)
+def check_validation(model: nn.Module, validation: LoaderBatches) -> None:
+    """Refuse data for evaluation that the model does not run on."""
     try:
         with torch.random.fork_rng(devices=[]):
-            outputs = run_example(model, inputs)
+            run_example(model, first_inputs(validation))
     except InputError as error:
         raise InputError(f"the inputs of the validation loader do not fit the model: {error}") from error
+
+
+def check_validation_loss(model: nn.Module, validation: LoaderBatches, loss: LossFunction) -> None:
+    """Refuse targets for evaluation that the loss does not take."""
+    inputs, targets = first_batch(validation)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            mean_loss(loss, outputs, targets)
+            mean_loss(loss, run_example(model, inputs), targets)
+    except InputError:
+        raise
     except (RuntimeError, ValueError, TypeError, LookupError) as error:
         raise InputError(
             f"the loss does not take the targets of the validation loader, of shape {tuple(targets.shape)}: {first_line(error)}"

@@ -21,7 +21,7 @@ from bayesprune.graph.surroundings import undisturbed
 from bayesprune.objective import KLScale, gate_scales
 from bayesprune.storage import as_path, checksum
 from bayesprune.text_table import text_table
-from bayesprune.training.beforehand import check_single_samples, check_trained, check_validation
+from bayesprune.training.beforehand import check_single_samples, check_trained, check_validation, check_validation_loss
 from bayesprune.training.devices import usable_device
 from bayesprune.training.distributed import Ranks, launched
 from bayesprune.training.evaluation import LossFunction
@@ -169,8 +169,10 @@ def fit(
         _check(own, plan, inputs if example is None else example)
         check_single_samples(own, plan, inputs, training)
         if test is not None:
-            check_validation(own, test, loss)
+            check_validation(own, test)
         _check_labels(own, loss, inputs, training, test)
+        if test is not None:
+            check_validation_loss(own, test, loss)
         description = _describe(plan, own, training)
         ranks.require_same("models, data or options", description)
         shown = ProgressBars() if progress and ranks.is_first else nullcontext(Silent())

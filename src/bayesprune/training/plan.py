@@ -133,7 +133,7 @@ def make_plan(
         strength = math.fsum(factors) / max(len(factors), 1)
     else:
         if not (is_number(scale) and scale >= 0):
-            raise InputError(f"kl_scale must be a finite number and not negative, or a list with one for each gate, not {scale!r}")
+            raise InputError(f"kl_scale must be finite and not negative, a number or one for each gate, not {scale!r}")
         scale = strength = float(scale)
         if gate_weights is not None:
             scale = tuple(scale * weight for weight in gate_weights)

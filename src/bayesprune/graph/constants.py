@@ -1,0 +1,40 @@
+"""Constants without dimensions: which of them may stand as numbers in the internal graph."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from bayesprune.graph.binding import spelled
+
+SAME_TENSOR = frozenset({"contiguous", "clone", "alias", "lift_fresh_copy", "requires_grad_"})
+"""Functions that give back what they are given."""
+_TAKE_NUMBERS = frozenset(
+    {f"{before}{name}" for name in ("add", "sub", "mul", "truediv", "div") for before in ("", "i", "r")}
+    | {"pow", "floordiv", "mod", "remainder", "floor_divide", "fmod", "multiply", "divide", "subtract"}
+    | {"eq", "ne", "lt", "le", "gt", "ge", "masked_fill", "fill", "full_like"}
+)
+"""Functions of a tensor with a number."""
+
+
+def stands_as_number(constant: fx.Node, values: Mapping[fx.Node, Any], number: Tensor | None = None) -> bool:
+    """Whether all that read a constant take a number in its place and give the same, in the same type.
+
+    Args:
+        constant: a tensor without dimensions, or what gives it back.
+        values: what the nodes computed for the example.
+        number: the tensor, if the constant only gives it back.
+    """
+    value = values[constant] if number is None else number
+    return all(_takes_number(user, constant, value, values) for user in constant.users)
+
+
+def _takes_number(user: fx.Node, constant: fx.Node, value: Tensor, values: Mapping[fx.Node, Any]) -> bool:
+    name = spelled(user.target).split(".")[0] if user.op in ("call_function", "call_method") else ""
+    if name in SAME_TENSOR:
+        return stands_as_number(user, values, value)
+    others = [values[each] for each in user.all_input_nodes if each is not constant]
+    if name.strip("_") not in _TAKE_NUMBERS or not others or not all(isinstance(other, Tensor) and other.ndim for other in others):
+        return False
+    return all(torch.result_type(other, value.item()) == torch.result_type(other, value) for other in others)
