@@ -137,6 +137,18 @@ class TestRefused:
         with pytest.raises(InputError, match="TorchScript"):
             bp.sparsify(make(self.model()), "bb", example_inputs=torch.randn(2, 6))
 
+    def test_parts_called_by_words_of_python(self):
+        class Heads(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body, self.heads = nn.Linear(6, 16), nn.ModuleDict({"class": nn.Linear(16, 3), "box": nn.Linear(16, 4)})
+
+            def forward(self, x):
+                return {name: head(F.relu(self.body(x))) for name, head in self.heads.items()}
+
+        with pytest.raises(InputError, match="class are names of its parts, and words of Python"):
+            bp.sparsify(Heads(), "bb", example_inputs=torch.randn(2, 6))
+
     def test_tensors_without_numbers(self):
         with pytest.raises(InputError, match="meta"):
             bp.sparsify(self.model().to("meta"), "bb", example_inputs=torch.randn(2, 6, device="meta"))

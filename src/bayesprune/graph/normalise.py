@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from bayesprune.errors import InputError
 from bayesprune.gates import Gate
 from bayesprune.gates.hooks import has_other_hooks, without_gates
 from bayesprune.graph.binding import bind, function_of, spelled
@@ -382,12 +381,3 @@ def spoken(graph: fx.Graph, function: Function, arguments: tuple[Any, ...], rest
         first, *others = rest
         return graph.create_node(function.opcode, function.target, (*arguments, rest[first]), {name: rest[name] for name in others})
     return graph.create_node(function.opcode, function.target, arguments, rest)
-
-
-def refuse(model: nn.Module, reasons: dict[str, str]) -> InputError:
-    """The error for a model that no tracer can follow."""
-    tried = "; ".join(f"{tracer}: {reason}" for tracer, reason in reasons.items())
-    return InputError(
-        f"the computation of {type(model).__name__} cannot be followed ({tried}). "
-        "Move what depends on the values of tensors out of forward, or wrap the part that is plain and sparsify that"
-    )

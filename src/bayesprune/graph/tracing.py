@@ -1,6 +1,7 @@
 """``trace``: the internal graph of any model."""
 
 import itertools
+import keyword
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -25,7 +26,7 @@ from bayesprune.graph.batch_limits import BatchLimits, batch_limits
 from bayesprune.graph.calls import after_a_call, run_example, run_watched
 from bayesprune.graph.export_tracing import export_graph
 from bayesprune.graph.fx_tracing import fx_graph
-from bayesprune.graph.normalise import normalise, refuse
+from bayesprune.graph.normalise import normalise
 from bayesprune.graph.other_sizes import Trial, in_other_sizes
 from bayesprune.graph.quiet import quiet_tracers
 from bayesprune.graph.recording import annotate, positional
@@ -88,7 +89,7 @@ def _traced(model: nn.Module, example_inputs: ExampleInputs, expected: Any, *, a
                 module.meta["at_most"] = size_limits(model, example_inputs, largest, partial(_follows_elsewhere, module, _SAME))
         if module is None:
             _refuse_what_cannot_be_a_graph(model, example_inputs, expected)
-            raise refuse(model, reasons)
+            raise _refusal(model, reasons)
         follows = partial(_follows_elsewhere, module, _SAME)
         module.meta["batches"] = BatchLimits(1, 2) if alone else batch_limits(model, example_inputs, follows)
         return _annotated(module, example_inputs, [] if module.meta["only_size"] else [trial.inputs for trial in trials])
@@ -129,6 +130,22 @@ def _refuse_what_cannot_be_a_graph(model: nn.Module, example_inputs: ExampleInpu
             f"{type(model).__name__} returns objects that no graph can make: {', '.join(foreign)}. Let it return tensors in tuples, lists "
             "and dictionaries: by an option of the model (use_cache=False, return_dict=False), or in a module that picks the tensors"
         )
+
+
+def _refusal(model: nn.Module, reasons: dict[str, str]) -> InputError:
+    """The error for a model that no tracer can follow."""
+    names = (name for name, _ in (*model.named_modules(), *model.named_parameters(), *model.named_buffers()))
+    words = sorted({part for name in names for part in name.split(".") if keyword.iskeyword(part)})
+    if words:
+        return InputError(
+            f"the computation of {type(model).__name__} cannot be followed: {', '.join(words)} are names of its parts, and words of "
+            "Python, which torch.fx cannot write down: call them otherwise"
+        )
+    tried = "; ".join(f"{tracer}: {reason}" for tracer, reason in reasons.items())
+    return InputError(
+        f"the computation of {type(model).__name__} cannot be followed ({tried}). "
+        "Move what depends on the values of tensors out of forward, or wrap the part that is plain and sparsify that"
+    )
 
 
 def _followed(model: nn.Module, tracer: Tracer, example_inputs: ExampleInputs, expected: Any, alone: bool) -> tuple[fx.GraphModule, float]:
