@@ -28,13 +28,13 @@ class RankStep(Step):
         batches: where the batches come from.
         members: a single model.
         loss: mean loss of a batch, from outputs and targets.
-        *arguments: see ``Step``.
+        **settings: see ``Step``.
     """
 
-    def __init__(self, batches: RankBatches, members: Members, loss: LossFunction, *arguments: Any) -> None:
+    def __init__(self, batches: RankBatches, members: Members, loss: LossFunction, **settings: Any) -> None:
         if not members.alone:
             raise InputError("several processes train one model, not models side by side: start without torchrun")
-        super().__init__(members, partial(_loss_of_all, batches, loss), *arguments)
+        super().__init__(members, partial(_loss_of_all, batches, loss), **settings)
         self.batches = batches
         self.objective = DistributedDataParallel(_Objective(members.first, self.objective), find_unused_parameters=True)
         self.objective.broadcast_buffers = False  # They change by statistics that agree. The argument of that name is deprecated.
@@ -49,9 +49,9 @@ class RankStep(Step):
         return gathered(self.batches.share, inputs[0]).unsqueeze(0)
 
 
-def step_for(source: BatchSource, members: Members, loss: LossFunction, *arguments: Any) -> Step:
-    """A step for batches of this source; see ``Step`` for the arguments."""
-    return RankStep(source, members, loss, *arguments) if isinstance(source, RankBatches) else Step(members, loss, *arguments)
+def step_for(source: BatchSource, members: Members, loss: LossFunction, **settings: Any) -> Step:
+    """A step for batches of this source; see ``Step`` for the settings."""
+    return RankStep(source, members, loss, **settings) if isinstance(source, RankBatches) else Step(members, loss, **settings)
 
 
 def _loss_of_all(batches: RankBatches, loss: LossFunction, outputs: Any, targets: Tensor) -> Tensor:

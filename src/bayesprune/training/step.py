@@ -39,6 +39,7 @@ class Step:
         self,
         members: Members,
         loss: LossFunction,
+        *,
         divergence_weights: Tensor,
         groups: list[dict[str, object]],
         seeds: Sequence[int],

@@ -119,8 +119,19 @@ class StageTrainer:
         for group in groups:
             group["lr"] *= self.recipe.gate_speed if group["name"] == "gates" else 1.0
         weights = _divergence_weights(models, self.kl_scales, self.source.n_data)
-        about = (weights, groups, self.seeds, len(self.source), self.rate_factors, self.precision)
-        self.step = step_for(self.source, self.members, self.loss, *about, self.consistency, self.perturbation)
+        self.step = step_for(
+            self.source,
+            self.members,
+            self.loss,
+            divergence_weights=weights,
+            groups=groups,
+            seeds=self.seeds,
+            steps=len(self.source),
+            rate_factors=self.rate_factors,
+            precision=self.precision,
+            consistency=self.consistency,
+            perturbation=self.perturbation,
+        )
         self.step.keys.release()
         self._program: CapturedEpoch | CompiledObjective | None = None
         freezing = any(gate.freezes_batch_norm for gate in gates(self.first).values())
