@@ -1,11 +1,15 @@
-"""Outputs that cannot take what the commands say."""
+"""What commands say, and outputs that cannot take it."""
 
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
+
+from bayesprune.cli import as_command
+from bayesprune.errors import BayespruneWarning
 
 FULL = Path("/dev/full")
 
@@ -35,3 +39,15 @@ def test_output_to_a_full_disk():
     assert result.returncode == 2
     assert result.stderr.decode().startswith("error: the output cannot be written: No space left on device")
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_our_warnings_are_one_line(capsys):
+    def program():
+        warnings.warn("too much is pruned", BayespruneWarning, stacklevel=1)
+        warnings.warn("of others", UserWarning, stacklevel=1)
+
+    as_command(program)
+    told = capsys.readouterr().err
+    assert "warning: too much is pruned\n" in told
+    assert "BayespruneWarning" not in told
+    assert "UserWarning: of others" in told

@@ -49,7 +49,11 @@ def test_quick(command, there, few, digits_folder):
     assert "1 of 3: pretraining" in first.err
     assert "2 of 3: BB, then DBB" in first.err
     again = command("reproduce", "lenet-500-300", "--quick", "--data-dir", digits_folder, "--device", "cpu")
-    assert (again.code, again.out, again.err) == (0, first.out, "")
+    assert (again.code, again.err) == (0, "")
+    assert "nothing was trained" not in first.out
+    said = "These rows were there: nothing was trained. To train them again, name another folder with --results."
+    assert [line for line in again.out.splitlines() if "were there" not in line and "with --results" not in line] == first.out.splitlines()
+    assert said in " ".join(again.out.split())
 
 
 def test_parts_and_other_folders(command, there, few, digits_folder):

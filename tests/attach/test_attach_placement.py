@@ -47,7 +47,7 @@ def test_layers_left_alone_and_why():
 def test_excluded_layers_are_named(before_norm):
     model = LeNet5Caffe(channels=(2, 3), hidden=4)
     found = placement(sparsify(model, "bb", exclude=["conv*"], before_norm=before_norm))
-    assert {row.layer: row.reason for row in found.left_alone} == dict.fromkeys(("conv1", "conv2"), "excluded when the gates were put in")
+    assert {row.layer: row.reason for row in found.left_alone} == dict.fromkeys(("conv1", "conv2"), "left out by include or exclude")
     assert placement(sparsify(model, "bb", before_norm=before_norm)).left_alone == ()
 
 

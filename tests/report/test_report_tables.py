@@ -63,7 +63,7 @@ def test_what_was_removed_when():
         {"stage": "dependent", "removals": [{"epoch": 0, "left": [7]}]},
     ]
     first, second = removal_lines({"stages": stages})
-    assert first.startswith("units left in training, pruned: 89-50-30 after epoch 1, 88-50-30 after epoch 2")
+    assert first.startswith("units of the network that is trained, pruned: 89-50-30 after epoch 1, 88-50-30 after epoch 2")
     assert first.endswith("85-50-30 after epoch 5, … 82-50-30 after epoch 8")
-    assert second == "units left in training, dependent: 7 from the start"
+    assert second == "units of the network that is trained, dependent: 7 from the start"
     assert removal_lines({"stages": stages[:1]}) == []

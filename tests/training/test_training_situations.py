@@ -156,6 +156,10 @@ class TestLosses:
         data = DataLoader(TensorDataset(inputs, labels), batch_size=20)
         assert quietly(Right(), data, validation=data).stages[0]["error"] == 0.0
 
+    def test_a_single_output_has_no_cross_entropy(self):
+        with pytest.raises(InputError, match="single output, whose cross entropy is always zero"):
+            quietly(network(1), DataLoader(TensorDataset(torch.randn(40, 8), torch.randn(40, 1)), batch_size=20))
+
     def test_targets_of_validation_are_tried_before_the_first_step(self):
         inputs, labels = samples().tensors
         column = DataLoader(TensorDataset(inputs, labels[:, None].float()), batch_size=20)

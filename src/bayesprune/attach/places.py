@@ -25,7 +25,7 @@ def find_places(
     if not isinstance(model, DescribedModel):
         return discover(model, stated_example(model) if example_inputs is None else example_inputs, before_norm, signed, chosen)
     places = list(model.gate_places(before_norm))
-    excluded = [LeftAlone(place.controls, "excluded when the gates were put in") for place in places if not chosen(place.controls)]
+    excluded = [LeftAlone(place.controls, "left out by include or exclude") for place in places if not chosen(place.controls)]
     return [place for place in places if chosen(place.controls)], excluded
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bayesprune.cli.common import app, say_error
+from bayesprune.cli.common import app, say_error, warnings_in_one_line
 from bayesprune.cli.datasets import DATA_EXAMPLES, data
 from bayesprune.cli.networks import BENCH_EXAMPLES, EXPORT_EXAMPLES, bench, export
 from bayesprune.cli.reporting import REPORT_EXAMPLES, report
@@ -40,7 +40,8 @@ def as_command(program: Callable[[], object]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # Terminals that know few characters show the others as question marks.
     try:
-        program()
+        with warnings_in_one_line():
+            program()
     except BayespruneError as error:
         say_error(error)
         sys.exit(2)

@@ -1,6 +1,7 @@
 """What the commands share: the application, the consoles, and how options, errors and Ctrl-C are treated."""
 
 import signal
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ import typer
 from rich.console import Console
 
 from bayesprune.data.folders import named_folder
-from bayesprune.errors import BayespruneError, InputError, one_line
+from bayesprune.errors import BayespruneError, BayespruneWarning, InputError, one_line
 from bayesprune.training.distributed import Ranks, launched
 from bayesprune.version import __version__
 
@@ -61,6 +62,22 @@ RECIPE_HELP = (
     "By default fast; on a GPU paper."
 )
 PRECISION_HELP = "float32 (the default) or bfloat16, to compute layers in on a GPU, or on a processor made for it."
+
+
+@contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Our own warnings are for whoever reads the screen, not for whoever reads the code that they come from."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, BayespruneWarning):
+            err.print(f"warning: {one_line(str(message))}", style="yellow", highlight=False, soft_wrap=True, markup=False)
+        else:
+            usual(message, category, *where, **more)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from bayesprune.report import sweep_tables
 from bayesprune.report.comparison.pairs import compare
 from bayesprune.report.comparison.results import as_in_tables
 from bayesprune.report.document.terminal import comparison_table
+from bayesprune.storage import exists, read_rows
 from bayesprune.training.recipes import PAPER
 from bayesprune.training.watching import ProgressBars
 
@@ -88,10 +89,13 @@ def reproduce(
     )
     common = complete(given(network=asked.network, dataset=asked.dataset, device=device, data_dir=absolute(data_dir), precision=precision))
     check_config(common)
+    before = read_rows(places.rows) if exists(places.rows) else []
     with stoppable("what is finished is kept", "the same command"), ProgressBars(err) as watcher:
         rows = run_reproduction(asked, places, watcher, device=common.device, data_dir=common.data_dir, side_by_side=side_by_side)
     for table in _tables(asked, places.rows, rows):
         out.print(table)
+    if rows and len(rows) == len(before):
+        out.print("These rows were there: nothing was trained. To train them again, name another folder with --results.")
     if quick:
         out.print("This was --quick: a part of the data and few epochs. Its numbers say nothing about the paper's.", style="bold yellow")
     report = "bayesprune report" if chosen == RESULTS else f"bayesprune report --results {chosen} --out {chosen / 'report'}"

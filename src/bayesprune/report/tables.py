@@ -33,7 +33,7 @@ def removal_lines(summary: dict[str, Any]) -> list[str]:
         steps = [f"{join_units(removal['left'])} {_when(removal['epoch'])}" for removal in row.get("removals", [])]
         if steps:
             shown = steps if len(steps) <= _SHOWN else [*steps[: _SHOWN - 1], f"… {steps[-1]}"]
-            lines.append(f"units left in training, {row['stage']}: {', '.join(shown)}")
+            lines.append(f"units of the network that is trained, {row['stage']}: {', '.join(shown)}")
     return lines
 
 

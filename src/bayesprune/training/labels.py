@@ -77,4 +77,9 @@ def label_rule(loss: Callable[[Tensor, Tensor], Tensor], outputs: object) -> Lab
         )
     if outputs.ndim < 2:
         return None
+    if outputs.shape[1] == 1:
+        raise InputError(
+            "the model has a single output, whose cross entropy is always zero: give fit the loss of your task, such as "
+            "loss=F.mse_loss, or loss=F.binary_cross_entropy_with_logits for two classes, or the model an output for each class"
+        )
     return LabelRule(tuple(outputs.shape), ignored)
