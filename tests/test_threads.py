@@ -1,6 +1,7 @@
 """Several threads at once."""
 
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -50,3 +51,45 @@ def test_models_are_gated_and_compacted_side_by_side():
 
     with ThreadPoolExecutor(3) as pool:
         assert all(pool.map(work, range(9)))
+
+
+def test_predictions_within_predictions():
+    x = torch.randn(8, 6)
+    one, other = (bp.sparsify(perceptron(), "bb", example_inputs=x).eval() for _ in range(2))
+
+    def work(pair):
+        first, second = pair
+        return [bp.predict(first, x, activation=lambda out: out + bp.predict(second, x)) for _ in range(20)]
+
+    with ThreadPoolExecutor(2) as pool:
+        results = pool.map(work, ((one, other), (other, one)), timeout=60)
+        assert all(torch.equal(each, found[0]) for found in results for each in found)
+
+
+def test_modules_of_others_run_while_a_model_is_followed():
+    x, busy = torch.randn(8, 6), perceptron().eval()
+    expected, stop = busy(x), threading.Event()
+
+    def serve():
+        while not stop.is_set():
+            assert torch.equal(busy(x), expected)
+        return True
+
+    with ThreadPoolExecutor(1) as pool:
+        serving = pool.submit(serve)
+        try:
+            for _ in range(5):
+                bp.sparsify(perceptron(), "bb", example_inputs=x)
+        finally:
+            stop.set()
+        assert serving.result()
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), KeyError("logits")])
+def test_errors_of_a_models_own_code_are_its_own(error):
+    class Failing(nn.Module):
+        def forward(self, x):
+            raise error
+
+    with pytest.raises(type(error)):
+        bp.predict(Failing(), torch.randn(2, 3))

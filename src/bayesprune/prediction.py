@@ -19,7 +19,7 @@ _TURNS_LOCK = Lock()
 
 
 def _turn(model: nn.Module) -> RLock:
-    """What one thread at a time holds while it uses a model."""
+    """What one thread at a time holds for a forward of a model, and nothing else meanwhile: it sets switches on the model's modules."""
     with _TURNS_LOCK:
         return _TURNS.setdefault(model, RLock())
 
@@ -65,19 +65,21 @@ def predict(
         require_gates(model)
     if activation is not None and not callable(activation):
         raise InputError(f"activation is a function of the model's outputs, or None, not {activation!r}")
-    with torch.no_grad(), evaluating(model, sampling=samples is not None):
-        total = _prediction(model, x, activation)
+    sampling = samples is not None
+    with torch.no_grad():
+        total = _prediction(model, x, activation, sampling)
         for _ in range(1, int(samples or 1)):
-            total = total + _prediction(model, x, activation)
+            total = total + _prediction(model, x, activation, sampling)
     return total / (samples or 1)
 
 
-def _prediction(model: nn.Module, x: Tensor, activation: Callable[[Tensor], Tensor] | None) -> Tensor:
+def _prediction(model: nn.Module, x: Tensor, activation: Callable[[Tensor], Tensor] | None, sampling: bool) -> Tensor:
     try:
-        outputs = model(x)
-    except InputError:
-        raise
-    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+        with _turn(model), evaluating(model, sampling):
+            outputs = model(x)
+    except (RuntimeError, TypeError) as error:
+        if type(error) not in (RuntimeError, TypeError):  # Such as running out of memory, which a caller may want to know apart.
+            raise
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise InputError(
             f"{type(model).__name__} does not run on these inputs: {reason}. Give one batch that it takes as its only argument, on its "
@@ -93,16 +95,7 @@ def _prediction(model: nn.Module, x: Tensor, activation: Callable[[Tensor], Tens
 
 @contextmanager
 def evaluating(model: nn.Module, sampling: bool = False) -> Iterator[None]:
-    """The model in evaluation mode, its gates sampling or not; afterwards every module is as it was.
-
-    Threads take turns with a model: what one of them found and puts back must not be what another has set for a while.
-    """
-    with _turn(model), _evaluating(model, sampling):
-        yield
-
-
-@contextmanager
-def _evaluating(model: nn.Module, sampling: bool) -> Iterator[None]:
+    """The model in evaluation mode, its gates sampling or not; afterwards every module is as it was."""
     before = {module: module.training for module in model.modules()}
     switches = {gate: gate.sampling for gate in gates(model).values()}
     # A key that a trainer has set would give every Monte Carlo sample the same mask.

@@ -39,6 +39,8 @@ FUNCTIONS = {
     "addcmul": lambda self, y: torch.addcmul(y, y, self.number),
     "heaviside": lambda self, y: y * torch.heaviside(y, torch.tensor(0.5)),
     "scale": lambda self, y: y / torch.sqrt(torch.tensor(y.shape[-1]).float()),
+    "maximum": lambda self, y: torch.maximum(y, self.number - 0.5),
+    "max": lambda self, y: torch.max(y, torch.tensor(0.0)),
     "times": lambda self, y: y * self.number + self.number,
 }
 
@@ -63,6 +65,19 @@ def test_constants_without_dimensions(name):
     model, x = WithConstants(name, last=name in ("type of the result", "half")), torch.randn(4, 6)
     certificate = compared(pruned(model, x), x, torch.randn(7, 6))
     assert certificate.after.parameters < 0.7 * certificate.before.parameters
+
+
+def test_a_single_channel_is_picked_by_a_number():
+    class Picking(WithConstants):
+        def __init__(self):
+            super().__init__("times", last=False)
+            self.register_buffer("which", torch.tensor(3))
+
+        def forward(self, x):
+            return self.c(self.b(F.relu(self.a(x))).index_select(1, self.which).expand(-1, 12))
+
+    x = torch.randn(4, 6)
+    compared(pruned(Picking(), x), x, torch.randn(7, 6))
 
 
 def test_complex_results():
@@ -155,7 +170,7 @@ class TestRefused:
         with pytest.raises(InputError, match="meta"):
             bp.compact(pruned(self.model(), torch.randn(2, 6)), torch.randn(2, 6, device="meta"))
 
-    @pytest.mark.parametrize("inputs", [torch.randint(5, (2, 6)), (torch.randn(2, 6), torch.randn(2, 6))], ids=["type", "two"])
+    @pytest.mark.parametrize("inputs", [torch.randint(5, (2, 6)), torch.randn(2, 6, dtype=torch.float64)], ids=["whole", "double"])
     def test_what_a_model_does_not_predict_for(self, inputs):
         with pytest.raises(InputError, match="does not run on these inputs"):
             bp.predict(pruned(self.model(), torch.randn(2, 6)), inputs)

@@ -1,7 +1,9 @@
 """Situations in which users call ``fit``: samplers, frozen parts, losses and labels of their own."""
 
 import copy
+import warnings
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +11,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SubsetRandomSampler, TensorDataset
 
 import bayesprune as bp
-from bayesprune.errors import DivergedError, InputError
+from bayesprune.errors import BayespruneWarning, DivergedError, InputError
 from bayesprune.training import Recipe, StageRecipe, make_plan, run_stages, stages
 from bayesprune.training.sources import LoaderBatches
 from bayesprune.training.store import NoStore
@@ -74,6 +76,28 @@ class TestBatchSamplers:
         batches = BatchSampler(RandomSampler(data), 20, drop_last=drop_last)
         assert LoaderBatches(DataLoader(data, batch_sampler=batches), "cpu").smallest_batch == smallest
 
+    def test_others_are_not_looked_into(self):
+        class ByClass(BatchSampler):
+            """Draws classes, and gives batches of samples of these."""
+
+            def __init__(self):
+                super().__init__(RandomSampler(range(3)), 1, drop_last=False)
+
+            def __iter__(self):
+                return iter(torch.arange(60).reshape(3, 20).tolist())
+
+        source = LoaderBatches(DataLoader(samples(), batch_sampler=ByClass()), "cpu")
+        assert source.n_data == 60
+        assert source.smallest_batch is None
+
+    def test_generators_that_are_not_torchs_are_left_alone(self):
+        sampler = RandomSampler(samples())
+        sampler.generator = np.random.default_rng(0)
+        list(zip(LoaderBatches(DataLoader(samples(), batch_sampler=[[0, 1], [2, 3]]), "cpu").epoch([0], 0), range(2), strict=True))
+        batches = BatchSampler(range(60), 20, drop_last=False)
+        batches.generator = np.random.default_rng(0)
+        assert len(list(LoaderBatches(DataLoader(samples(), batch_sampler=batches), "cpu").epoch([0], 0))) == 3
+
     def test_a_list_of_batches_is_one(self):
         source = LoaderBatches(DataLoader(samples(), batch_sampler=[[0, 1, 2], [3], [4, 5]]), "cpu")
         assert source.smallest_batch == 1
@@ -112,6 +136,12 @@ class TestFrozenParts:
     @pytest.mark.parametrize("shrink", [False, True])
     def test_they_stay_in_evaluation_mode(self, method, shrink):
         assert self.statistics_after(self.freeze, method=method, shrink=shrink)
+
+    def test_in_wrapped_models(self):
+        model = network()
+        self.freeze(model)
+        before = model[1].running_mean.clone()
+        assert torch.equal(quietly(nn.DataParallel(model), loader()).model[1].running_mean, before)
 
     def test_others_do_not(self):
         assert not self.statistics_after(lambda model: model.eval())
@@ -177,6 +207,17 @@ class TestLosses:
         assert "validation loss" in str(result)
         assert "validation_loss" not in quietly(network(), loader(), validation=loader()).stages[0]
 
+    def test_a_validation_loss_that_is_no_number_is_none(self, tmp_path):
+        inputs, _ = samples().tensors
+        targets = inputs[:, :3].clone()
+        data = DataLoader(TensorDataset(inputs, targets), batch_size=20)
+        targets = targets.clone()
+        targets[0] = torch.nan
+        spoilt = DataLoader(TensorDataset(inputs, targets), batch_size=20)
+        result = quietly(network(), data, validation=spoilt, loss=F.mse_loss, checkpoints=tmp_path)
+        assert result.stages[-1]["validation_loss"] is None
+        assert str(result)
+
     def test_their_own_parameters_would_not_be_trained(self):
         class Weighed(nn.Module):
             def __init__(self):
@@ -186,9 +227,11 @@ class TestLosses:
             def forward(self, outputs, targets):
                 return self.weight * F.cross_entropy(outputs, targets)
 
-        with pytest.raises(InputError, match="parameters of its own"):
+        with pytest.warns(BayespruneWarning, match="parameters of its own"):
             quietly(network(), loader(), loss=Weighed())
-        quietly(network(), loader(), loss=Weighed().requires_grad_(False))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", BayespruneWarning)
+            quietly(network(), loader(), loss=Weighed().requires_grad_(False))
 
 
 class TestPlans:

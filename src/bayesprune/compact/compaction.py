@@ -19,7 +19,7 @@ from bayesprune.gates import Gate, gates, require_gates, unwrapped
 from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
 from bayesprune.gates.hooks import bypassed
 from bayesprune.graph import trace
-from bayesprune.graph.batch_limits import BatchLimits
+from bayesprune.graph.batch_limits import SINGLE, BatchLimits
 from bayesprune.graph.binding import spelled
 from bayesprune.graph.calls import not_updated, refuse_meta
 from bayesprune.graph.other_sizes import run_trial
@@ -160,8 +160,8 @@ def _sizes_that_it_is_for(module: fx.GraphModule, limits: BatchLimits) -> str:
     """What to know about the sizes of inputs and batches; empty where they may be any."""
     notes = []
     if str(limits):
-        notes.append(f"it is {limits}: the model's code does something else with others")
-    if module.meta.get("only_size"):
+        notes.append(f"it is {limits}: with others the model does something else, or does not run")
+    if module.meta.get("only_size") and limits != SINGLE:
         notes.append("it is for inputs of the example's size (the batch apart): the model's code could be followed for no other")
     elif module.meta.get("at_most"):
         sizes = " and ".join(module.meta["at_most"])

@@ -10,7 +10,7 @@ from bayesprune.graph.other_sizes import Trial, run_trial
 from bayesprune.graph.size_limits import numel
 
 _MANY, _MANY_ELEMENTS = 33, 2**17
-"""A large batch, and how many numbers it may hold; twice the example's is tried whatever it holds."""
+"""A large batch, and how many numbers it may hold; up to that size, twice the example's is tried whatever it holds."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class BatchLimits:
 
     def __str__(self) -> str:
         """What to know about them; empty where batches may be any."""
-        if self.below == 2:
+        if self == SINGLE:
             return "for single inputs"
         known = [f"for batches of at least {self.least} inputs"] * (self.least > 1)
         known += [f"not for large batches, such as of {self.below} inputs"] * (self.below is not None)
@@ -48,10 +48,14 @@ def batch_limits(model: nn.Module, example_inputs: ExampleInputs, follows: Calla
     """
     now = batch_size(example_inputs)
     affordable = _MANY_ELEMENTS * now // max(numel(example_inputs), 1)
-    large = max(2 * now, min(_MANY, affordable))
+    large = max(min(2 * now, _MANY), min(_MANY, affordable))
 
     def holds(size: int) -> bool:
         trial = run_trial(model, with_batch_size(example_inputs, size)) if tensors_in(example_inputs) else None
         return trial is None or follows([trial])
 
-    return BatchLimits(1 if now == 1 or holds(1) else 2, None if holds(large) else large)
+    return BatchLimits(1 if now == 1 or holds(1) else 2, None if large <= now or holds(large) else large)
+
+
+SINGLE = BatchLimits(1, 2)
+"""One input at a time."""

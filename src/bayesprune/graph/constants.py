@@ -13,7 +13,7 @@ SAME_TENSOR = frozenset({"contiguous", "clone", "alias", "lift_fresh_copy", "req
 _TAKE_NUMBERS = frozenset(
     {f"{before}{name}" for name in ("add", "sub", "mul", "truediv", "div") for before in ("", "i", "r")}
     | {"pow", "floordiv", "mod", "remainder", "floor_divide", "fmod", "multiply", "divide", "subtract"}
-    | {"eq", "ne", "lt", "le", "gt", "ge", "masked_fill", "fill", "full_like"}
+    | {"eq", "ne", "lt", "le", "gt", "ge", "masked_fill", "fill", "full_like", "maximum", "minimum", "max", "min"}
 )
 """Functions of a tensor with a number."""
 

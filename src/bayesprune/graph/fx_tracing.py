@@ -1,6 +1,7 @@
 """A model's graph by symbolic tracing with ``torch.fx``: fast, and it sees every layer as a module."""
 
 import inspect
+from threading import get_ident
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -25,6 +26,7 @@ class LayerTracer(fx.Tracer):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
+        self.thread = get_ident()
         attentions = {path: module for path, module in model.named_modules() if isinstance(module, nn.MultiheadAttention)}
         # Made before tracing starts, which turns every parameter that is read into a node.
         self.projections = {path: projection_layers(attention) for path, attention in attentions.items()}
@@ -46,7 +48,16 @@ class LayerTracer(fx.Tracer):
         self.made_in_forward[known] = mod
         return known
 
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        return attr_val if self._is_of_others() else super().getattr(attr, attr_val, parameter_proxy_cache)
+
+    def _is_of_others(self) -> bool:
+        """Whether another thread calls one of its modules meanwhile: tracing reaches all modules of the process."""
+        return get_ident() != self.thread
+
     def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._is_of_others():
+            return forward(*args, **kwargs)
         if isinstance(m, nn.MultiheadAttention):
             return self._attention(m, *args, **kwargs)
         if type(m) is nn.TransformerEncoderLayer:

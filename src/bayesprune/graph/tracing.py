@@ -22,7 +22,7 @@ from bayesprune.example_inputs import (
     with_other_values,
     with_own_memory,
 )
-from bayesprune.graph.batch_limits import BatchLimits, batch_limits
+from bayesprune.graph.batch_limits import SINGLE, batch_limits
 from bayesprune.graph.calls import after_a_call, run_example, run_watched
 from bayesprune.graph.export_tracing import export_graph
 from bayesprune.graph.fx_tracing import fx_graph
@@ -91,7 +91,7 @@ def _traced(model: nn.Module, example_inputs: ExampleInputs, expected: Any, *, a
             _refuse_what_cannot_be_a_graph(model, example_inputs, expected)
             raise _refusal(model, reasons)
         follows = partial(_follows_elsewhere, module, _SAME)
-        module.meta["batches"] = BatchLimits(1, 2) if alone else batch_limits(model, example_inputs, follows)
+        module.meta["batches"] = SINGLE if alone else batch_limits(model, example_inputs, follows)
         return _annotated(module, example_inputs, [] if module.meta["only_size"] else [trial.inputs for trial in trials])
 
 

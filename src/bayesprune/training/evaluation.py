@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, reduce
+from math import isfinite
 from operator import add
 from typing import Any
 
@@ -65,6 +66,10 @@ def evaluate_members(members: Members, source: BatchSource, loss: LossFunction) 
         return [Evaluation(None, None, [])] * len(members)
     totals: Tensor = reduce(add, ranks.sum(torch.stack(rows)))
     return [Evaluation(mean, _percent(wrong, labelled), used) for mean, *used, wrong, labelled in (totals / samples).tolist()]
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None
 
 
 def _percent(part: float, whole: float) -> float | None:
@@ -170,6 +175,6 @@ def measure_members(
     measured = []
     for each, evaluation in zip(kept, evaluations, strict=True):
         size = measure_size(members.first if whole is None else whole, each, evaluation.used)
-        loss_instead = {"validation_loss": evaluation.loss} if evaluation.error is None and evaluation.loss is not None else {}
-        measured.append({"error": evaluation.error, **vars(size), **loss_instead})
+        instead = {} if evaluation.error is not None or evaluation.loss is None else {"validation_loss": _finite(evaluation.loss)}
+        measured.append({"error": evaluation.error, **vars(size), **instead})
     return measured

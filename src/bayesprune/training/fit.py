@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import inspect
+import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler
 
-from bayesprune.errors import InputError, did_you_mean
+from bayesprune.errors import BayespruneWarning, InputError, did_you_mean
 from bayesprune.gates import method_class
 from bayesprune.graph.calls import run_example
 from bayesprune.graph.surroundings import undisturbed
@@ -65,7 +66,7 @@ class FitResult:
         for stage in self.stages:
             kept = f"{sum(stage['kept']):,.0f}" if stage["kept"] else "all"
             error, speedup = ("" if stage[name] is None else f"{stage[name]:.2f}" for name in ("error", "speedup"))
-            loss = f"{stage['validation_loss']:.4g}" if "validation_loss" in stage else ""
+            loss = "" if stage.get("validation_loss") is None else f"{stage['validation_loss']:.4g}"
             rows.append((stage["stage"], str(stage["epochs"]), f"{stage['seconds']:.1f}", error, loss, kept, speedup))
         filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
         return text_table(list(zip(*filled, strict=True)), "<>>>>>>")
@@ -187,9 +188,11 @@ def _check_loss(loss: Any) -> None:
     if not callable(loss):
         raise InputError(f"loss is a function of outputs and targets, not {loss!r}")
     if isinstance(loss, nn.Module) and any(parameter.requires_grad for parameter in loss.parameters()):
-        raise InputError(
-            f"{type(loss).__name__} has parameters of its own, which would not be trained: make them part of the model, or freeze them "
-            "with requires_grad_(False)"
+        warnings.warn(
+            f"{type(loss).__name__} has parameters of its own, which are not trained: make them part of the model, or freeze them with "
+            "requires_grad_(False)",
+            BayespruneWarning,
+            stacklevel=4,
         )
 
 

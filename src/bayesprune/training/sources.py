@@ -93,9 +93,10 @@ class LoaderBatches:
     def epoch(self, seeds: Sequence[int], epoch: int) -> Iterator[Batch]:
         if len(seeds) != 1:
             raise InputError("a DataLoader feeds one model: give models that are trained side by side their data as TensorBatches")
-        for owner in (self.loader, self.loader.batch_sampler, drawing_sampler(self.loader)):
+        batches = self.loader.batch_sampler
+        for owner in (self.loader, self.loader.sampler, batches, getattr(batches, "sampler", None)):
             generator = getattr(owner, "generator", None)
-            if generator is not None:
+            if isinstance(generator, torch.Generator):
                 generator.manual_seed(derive_seed(seeds[0], "loader", epoch))
         given = 0
         for given, batch in enumerate(self.in_order(), start=1):
@@ -116,9 +117,11 @@ class LoaderBatches:
 
 
 def drawing_sampler(loader: "DataLoader[Any]") -> Any:
-    """What says which samples come: inside a batch sampler of the user's, beside which the loader has one that does nothing."""
-    inside = getattr(loader.batch_sampler, "sampler", None)
-    return loader.sampler if inside is None else inside
+    """What says which samples come: inside of a ``BatchSampler``, beside which a loader has one that does nothing.
+
+    A batch sampler of another class may draw groups of samples, or whatever it likes: it is not looked into.
+    """
+    return loader.batch_sampler.sampler if type(loader.batch_sampler) is BatchSampler else loader.sampler
 
 
 def first_batch(source: BatchSource) -> Batch:

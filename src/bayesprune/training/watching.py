@@ -112,7 +112,7 @@ def describe_row(row: dict[str, Any]) -> str:
     parts = [f"loss {row['loss']:.3f}"]
     if row["error"] is not None:
         parts.append(f"error {row['error']:.2f} %")
-    elif "validation_loss" in row:
+    elif row.get("validation_loss") is not None:
         parts.append(f"validation loss {row['validation_loss']:.4g}")
     if row["kept"]:
         parts.append("kept " + "-".join(f"{units:.0f}" for units in row["kept"]))

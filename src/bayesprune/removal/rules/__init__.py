@@ -104,7 +104,7 @@ def _is_out_of_the_ordinary(analysis: Analysis, node: fx.Node, rule: Rule) -> bo
     """Uses of an operation that its rule does not speak of."""
     if isinstance(rule, Selection):
         index = node.kwargs["index"]
-        return not isinstance(index, fx.Node) or index.op != "get_attr"
+        return not isinstance(index, fx.Node) or index.op != "get_attr" or len(shape_of(index)) != 1
     if isinstance(rule, Movement) and node.target in _CUTS:
         return any(is_number(read) and read.meta["varies"] for read in node.all_input_nodes)
     if isinstance(rule, Attention):
