@@ -192,6 +192,11 @@ def test_written_as_before_where_it_is_not_used():
 def test_steps_take_it_from_the_recipe(monkeypatch):
     seen = []
     before = Step.__init__
-    monkeypatch.setattr(Step, "__init__", lambda self, *arguments: (seen.append(arguments[-2:]), before(self, *arguments))[1])
+
+    def spy(self, *arguments, **settings):
+        seen.append((settings["consistency"], settings["perturbation"]))
+        before(self, *arguments, **settings)
+
+    monkeypatch.setattr(Step, "__init__", spy)
     StageTrainer([small()], batches(), StageRecipe(epochs=1, consistency=0.3, perturbation=0.5), F.cross_entropy)
     assert seen == [([0.3], [0.5])]

@@ -164,7 +164,6 @@ def run_main_job(config: RunConfig, folder: Path, watcher: Watcher, ranks: Ranks
     finished = ranks.first(lambda: _finished_summary(folder, config, watcher))
     if finished is not None:
         _say_folder(folder, watcher)
-        watcher.say("this run was finished before: nothing is left to train")
         return finished
     device = ranks.device(usable_device(config.device))
     data = data_of(config)
