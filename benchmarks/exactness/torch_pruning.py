@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import bayesprune as bp
 from bayesprune.compact.compaction import take_gates_out
 from bayesprune.cost import cost
-from bayesprune.example_inputs import first_line
+from bayesprune.errors import first_line
 from bayesprune.graph import trace
 from benchmarks.exactness.cases import Case, Inputs
 from benchmarks.exactness.reference import allowed, error, prepared, prune_at_random, sparsified

@@ -44,6 +44,11 @@ class ClusterError(BayespruneError):
     """A cluster cannot be reached or used, or what it was given to do died there."""
 
 
+def first_line(error: BaseException) -> str:
+    """An error of somebody else's in one line."""
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+
+
 def one_line(text: str) -> str:
     """The text with line ends and whatever else a terminal would obey written out."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
-from bayesprune.errors import InputError
+from bayesprune.errors import InputError, first_line
 
 ExampleInputs: TypeAlias = Tensor | tuple[Any, ...] | Mapping[str, Any]
 _FEW_ELEMENTS = 2**17
@@ -190,8 +190,3 @@ def _half_as_much_again(size: int) -> int:
     while step > max(1, size // 4):
         step //= 2
     return size + step * max(1, size // 2 // step)
-
-
-def first_line(error: BaseException) -> str:
-    """An error of somebody else's in one line."""
-    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__

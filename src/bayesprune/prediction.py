@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from bayesprune.errors import InputError
+from bayesprune.errors import InputError, first_line
 from bayesprune.gates import gates, require_gates
 from bayesprune.noise import NoisyModule
 
@@ -80,10 +80,9 @@ def _prediction(model: nn.Module, x: Tensor, activation: Callable[[Tensor], Tens
     except (RuntimeError, TypeError) as error:
         if type(error) not in (RuntimeError, TypeError):  # Such as running out of memory, which a caller may want to know apart.
             raise
-        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise InputError(
-            f"{type(model).__name__} does not run on these inputs: {reason}. Give one batch that it takes as its only argument, on its "
-            "device and of its dtype"
+            f"{type(model).__name__} does not run on these inputs: {first_line(error)}. Give one batch that it takes as its only "
+            "argument, on its device and of its dtype"
         ) from error
     if not isinstance(outputs, Tensor):
         raise InputError(

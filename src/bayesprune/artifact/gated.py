@@ -14,8 +14,7 @@ from bayesprune.artifact.tables import check_stored, table_from_json, table_to_j
 from bayesprune.artifact.tensors import submodule, tensor_table
 from bayesprune.artifact.values import LARGEST_INT, MalformedError, decode, encode
 from bayesprune.attach.heads import put_on_heads
-from bayesprune.errors import InputError
-from bayesprune.example_inputs import first_line
+from bayesprune.errors import InputError, first_line
 from bayesprune.gates import METHODS, Gate, gates, unwrapped
 from bayesprune.gates.contract import ControlledLayer
 from bayesprune.gates.hooks import put_on

@@ -12,7 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from bayesprune.artifact.blueprint import LayerPlan
 from bayesprune.artifact.values import MalformedError
-from bayesprune.example_inputs import first_line
+from bayesprune.errors import first_line
 from bayesprune.gates.hooks import has_other_hooks
 from bayesprune.graph.layer_types import LAYERS, POOLINGS
 

@@ -14,8 +14,7 @@ from bayesprune.artifact.network import FAILURES, LoadedNetwork
 from bayesprune.artifact.rehearsal import rehearse
 from bayesprune.artifact.tables import check_stored
 from bayesprune.artifact.values import MalformedError
-from bayesprune.errors import InputError
-from bayesprune.example_inputs import first_line
+from bayesprune.errors import InputError, first_line
 from bayesprune.graph.surroundings import undisturbed
 
 MAX_ELEMENTS = 2**28

@@ -9,8 +9,8 @@ from torch import nn
 from bayesprune.artifact.blueprint import Blueprint, Step
 from bayesprune.artifact.tensors import submodule, tensor_at
 from bayesprune.artifact.values import LARGEST_INT, fill
-from bayesprune.errors import InputError
-from bayesprune.example_inputs import first_line, tensors_in
+from bayesprune.errors import InputError, first_line
+from bayesprune.example_inputs import tensors_in
 from bayesprune.graph.vocabulary import CREATING, FUNCTIONS, INT_ARITHMETIC
 
 NUMBER_WORDS = {function.__name__: function for function in INT_ARITHMETIC}

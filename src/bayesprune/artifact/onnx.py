@@ -15,17 +15,8 @@ from torch.utils import _pytree as pytree
 
 from bayesprune.artifact.file import file_to_write
 from bayesprune.artifact.network import LoadedNetwork
-from bayesprune.errors import BayespruneWarning, InputError, how_to_install
-from bayesprune.example_inputs import (
-    ExampleInputs,
-    arguments,
-    batch_size,
-    first_line,
-    tensors_in,
-    with_batch_size,
-    with_other_values,
-    with_own_memory,
-)
+from bayesprune.errors import BayespruneWarning, InputError, first_line, how_to_install
+from bayesprune.example_inputs import ExampleInputs, arguments, batch_size, tensors_in, with_batch_size, with_other_values, with_own_memory
 from bayesprune.gates import gates
 from bayesprune.graph.calls import not_updated, run_example, run_watched
 from bayesprune.graph.quiet import quiet_tracers

@@ -12,8 +12,8 @@ from torch import nn
 from bayesprune.benchmark.result import Benchmark, Timing, machine_facts
 from bayesprune.benchmark.runtimes import RUNTIMES, fresh_compiler, prepare
 from bayesprune.benchmark.turns import Contender, take_turns
-from bayesprune.errors import InputError, did_you_mean
-from bayesprune.example_inputs import ExampleInputs, batch_size, call, first_line, tensors_in, with_batch_size
+from bayesprune.errors import InputError, did_you_mean, first_line
+from bayesprune.example_inputs import ExampleInputs, batch_size, call, tensors_in, with_batch_size
 from bayesprune.prediction import evaluating
 
 _MOST_THREADS = 256

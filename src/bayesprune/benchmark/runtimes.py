@@ -12,8 +12,8 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from bayesprune.errors import InputError, how_to_install
-from bayesprune.example_inputs import ExampleInputs, arguments, first_line, tensors_in
+from bayesprune.errors import InputError, first_line, how_to_install
+from bayesprune.example_inputs import ExampleInputs, arguments, tensors_in
 
 Run: TypeAlias = Callable[[], object]
 

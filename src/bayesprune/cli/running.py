@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from bayesprune.cli.common import PRECISION_HELP, RECIPE_HELP, SHRINK_HELP, absolute, err, given, one_voice, out, stoppable
-from bayesprune.errors import InputError, RunFolderError
-from bayesprune.example_inputs import first_line
+from bayesprune.errors import InputError, RunFolderError, first_line
 from bayesprune.experiments import RunConfig, check_config, complete, read_config, run_main_job, spelled_out
 from bayesprune.experiments.compacted import CERTIFICATE, NETWORK
 from bayesprune.models import build_network

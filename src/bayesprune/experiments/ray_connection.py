@@ -13,8 +13,7 @@ from io import StringIO
 from typing import Any, TextIO, cast
 from urllib.parse import urlsplit
 
-from bayesprune.errors import ClusterError, how_to_install
-from bayesprune.example_inputs import first_line
+from bayesprune.errors import ClusterError, first_line, how_to_install
 
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_TO_CONNECT = 30.0

@@ -5,8 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from bayesprune.errors import InputError
-from bayesprune.example_inputs import first_line
+from bayesprune.errors import InputError, first_line
 from bayesprune.gates import method_class
 from bayesprune.graph.calls import run_example
 from bayesprune.training.evaluation import LossFunction, mean_loss

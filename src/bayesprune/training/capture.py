@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesprune.data.batches import EpochPlan, TensorBatches
-from bayesprune.errors import BayespruneError, BayespruneWarning
-from bayesprune.example_inputs import first_line
+from bayesprune.errors import BayespruneError, BayespruneWarning, first_line
 from bayesprune.training.compilation import compiler_settings
 from bayesprune.training.convolutions import as_products
 from bayesprune.training.step import Step

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesprune.errors import BayespruneError, BayespruneWarning
-from bayesprune.example_inputs import first_line
+from bayesprune.errors import BayespruneError, BayespruneWarning, first_line
 
 _COMPILATIONS = 10_000
 _GAIN = 0.5
