@@ -11,6 +11,8 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SubsetRandomSampler, TensorDataset
 
 import bayesprune as bp
+from bayesprune.data import TensorBatches
+from bayesprune.data.dataset import Split
 from bayesprune.errors import BayespruneWarning, DivergedError, InputError
 from bayesprune.training import Recipe, StageRecipe, make_plan, run_stages, stages
 from bayesprune.training.sources import LoaderBatches
@@ -261,9 +263,6 @@ class Rows(Silent):
 
 @pytest.mark.parametrize(("scales", "epochs"), [((1.0, 3e38), 3), ((3e38, 3e38), 1)])
 def test_members_that_diverge_are_in_no_median_and_without_any_left_a_stage_ends(scales, epochs):
-    from bayesprune.data import TensorBatches
-    from bayesprune.data.dataset import Split
-
     images, labels = torch.randint(256, (60, 1, 4, 2), dtype=torch.uint8), torch.arange(60) % 3
     source = TensorBatches(Split(images, labels), (0.5,), (0.5,), 20, torch.device("cpu"))
     recipe = Recipe("short", {name: StageRecipe(3) for name in ("dense", "pruned")})

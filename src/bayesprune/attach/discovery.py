@@ -112,7 +112,7 @@ class _Discovery:
             return "it is used in several places, or its weight is tied to another layer's"
         if not isinstance(rule_for(self.analysis, node), (Linear, Convolution)):
             return "its input has no batch dimension that sparsify can see"
-        return None if self.chosen(path) else "left out by include or exclude"
+        return None if self.chosen(path) else reasons.NOT_CHOSEN
 
     def _convolution(self, node: fx.Node, layer: nn.Module) -> str | None:
         if is_depthwise(layer):

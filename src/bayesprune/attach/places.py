@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesprune.attach.discovery import discover
+from bayesprune.attach.reasons import NOT_CHOSEN
 from bayesprune.errors import InputError
 from bayesprune.example_inputs import ExampleInputs
 from bayesprune.models.description import DescribedModel, GatePlace, LeftAlone
@@ -25,7 +26,7 @@ def find_places(
     if not isinstance(model, DescribedModel):
         return discover(model, stated_example(model) if example_inputs is None else example_inputs, before_norm, signed, chosen)
     places = list(model.gate_places(before_norm))
-    excluded = [LeftAlone(place.controls, "left out by include or exclude") for place in places if not chosen(place.controls)]
+    excluded = [LeftAlone(place.controls, NOT_CHOSEN) for place in places if not chosen(place.controls)]
     return [place for place in places if chosen(place.controls)], excluded
 
 

@@ -8,6 +8,8 @@ from torch import Tensor, fx, nn
 from bayesprune.graph.binding import spelled
 from bayesprune.models.description import LeftAlone
 
+NOT_CHOSEN = "left out by include or exclude"
+
 
 def about_inputs(module: fx.GraphModule, source: fx.Node) -> str:
     """Why the inputs of a layer, coming from here, are no units of their own."""

@@ -61,6 +61,10 @@ RECIPE_HELP = (
     "fast; paper: 200 epochs a stage; our own: consistent, smooth, brief, deep, with 300, 60, 100 and 50 epochs of pruning. "
     "By default fast; on a GPU paper."
 )
+TRADEOFF_HELP = (
+    "The method's trade-off: for bb, dbb and sbp the factor on the KL divergence, for vib its absolute weight, for l0 the price of a "
+    "weight, for gd alpha of the prior. By default what suits method and recipe: 1.75 for bb and dbb with the recipe fast."
+)
 PRECISION_HELP = "float32 (the default) or bfloat16, to compute layers in on a GPU, or on a processor made for it."
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bayesprune.cli.common import PRECISION_HELP, RECIPE_HELP, SHRINK_HELP, absolute, err, given, one_voice, out, stoppable
+from bayesprune.cli.common import PRECISION_HELP, RECIPE_HELP, SHRINK_HELP, TRADEOFF_HELP, absolute, err, given, one_voice, out, stoppable
 from bayesprune.errors import InputError, RunFolderError, first_line
 from bayesprune.experiments import RunConfig, check_config, complete, read_config, run_main_job, spelled_out
 from bayesprune.experiments.compacted import CERTIFICATE, NETWORK
@@ -19,12 +19,6 @@ from bayesprune.training.distributed import launched
 from bayesprune.training.watching import ProgressBars
 
 FIGURE = "kept-units.png"
-
-
-TRADEOFF_HELP = (
-    "The method's trade-off: for bb, dbb and sbp the factor on the KL divergence, for vib its absolute weight, for l0 the price of a "
-    "weight, for gd alpha of the prior. By default what suits method and recipe: 1.75 for bb and dbb with the recipe fast."
-)
 RUN_EXAMPLES = """**Examples**
 
 `bayesprune run` — LeNet-500-300 on the embedded MNIST, all stages, minutes on a laptop
@@ -43,10 +37,7 @@ def run(
     ] = None,
     method: Annotated[str | None, typer.Option(help="dbb (the default: BB, then DBB), bb, sbp, vib, l0, gd or cd.")] = None,
     recipe: Annotated[str | None, typer.Option(help=RECIPE_HELP)] = None,
-    tradeoff: Annotated[
-        float | None,
-        typer.Option(help=TRADEOFF_HELP),
-    ] = None,
+    tradeoff: Annotated[float | None, typer.Option(help=TRADEOFF_HELP)] = None,
     kl_scale: Annotated[float | None, typer.Option(help="The factor on the KL divergence, instead of the trade-off's.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of every stage, instead of the recipe's.")] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed, any whole number; 0 by default.")] = None,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -92,10 +92,18 @@ class Certificate:
         return "\n".join([*lines, self.note] if self.note else lines)
 
 
+class Difference(NamedTuple):
+    """How far a network is from another: an output's largest difference, absolute and relative, and over how many batches that is."""
+
+    largest: float
+    relative: float
+    batches: int
+
+
 def compare(
     gated: nn.Module, compacted: fx.GraphModule, example_inputs: ExampleInputs, others: Sequence[ExampleInputs] = (), batches: int = 2
-) -> tuple[float, float, int]:
-    """The largest absolute and relative difference, and over how many batches that is; infinite where the compacted network does not run.
+) -> Difference:
+    """How far the compacted network is from the gated one, on what that takes; infinitely where it does not run.
 
     Args:
         gated: the network before.
@@ -115,14 +123,14 @@ def compare(
             try:
                 got = tensors_in(call(compacted, tensor_arguments(compacted, inputs)))
             except Exception:  # noqa: BLE001  Whatever a network raises that does not take what the one before took.
-                return math.inf, math.inf, count
+                return Difference(math.inf, math.inf, count)
             for a, b in zip(got, expected, strict=True):
                 difference = relative_difference(a, b)
                 relative = max(relative, difference)
                 if difference > 0 and a.shape == b.shape:
                     wide = torch.complex128 if b.is_complex() else torch.float64
                     largest = max(largest, float((a.to(wide) - b.to(wide)).abs().nan_to_num(torch.inf).max()))
-    return largest, relative, count
+    return Difference(largest, relative, count)
 
 
 def _first_taken(gated: nn.Module, alternatives: Iterable[ExampleInputs]) -> tuple[ExampleInputs, list[Tensor]] | None:

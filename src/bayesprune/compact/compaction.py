@@ -2,14 +2,13 @@
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import torch
 from torch import Tensor, fx, nn
 
 from bayesprune.attach.places import stated_example
 from bayesprune.attach.units import spread
-from bayesprune.compact.certificate import TOLERANCE, Certificate, GateOutcome, compare, tensor_arguments
+from bayesprune.compact.certificate import TOLERANCE, Certificate, Difference, GateOutcome, compare, tensor_arguments
 from bayesprune.compact.dependent import write_out
 from bayesprune.compact.units import factors_of
 from bayesprune.cost import Cost, cost
@@ -22,7 +21,6 @@ from bayesprune.graph import trace
 from bayesprune.graph.batch_limits import SINGLE, BatchLimits
 from bayesprune.graph.binding import spelled
 from bayesprune.graph.calls import not_updated, refuse_meta
-from bayesprune.graph.other_sizes import run_trial
 from bayesprune.graph.recording import annotate
 from bayesprune.graph.surroundings import in_turn
 from bayesprune.removal import Analysis, analyse, shrink
@@ -104,14 +102,15 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
     note = _sizes_that_it_is_for(module, limits)
     if note:
         warnings.warn(note, BayespruneWarning, stacklevel=3)
-    if not difference[1] <= tolerance:
+    if not difference.relative <= tolerance:
         small, analysis = shrink(module, frozenset(module.graph.nodes))
-        note = f"nothing was removed: the smaller network was off by {difference[1]:.1e}; please report this model"
+        note = f"nothing was removed: the smaller network was off by {difference.relative:.1e}; please report this model"
         difference = compare(gated, small, inputs, every)
-        if not difference[1] <= tolerance:
+        if not difference.relative <= tolerance:
             raise InputError(
-                f"{type(gated).__name__} cannot be compacted: its graph computes something else (relative difference {difference[1]:.1e}). "
-                "If it draws random numbers in evaluation mode, let it do so in training mode only; otherwise please report it"
+                f"{type(gated).__name__} cannot be compacted: its graph computes something else (relative difference "
+                f"{difference.relative:.1e}). If it draws random numbers in evaluation mode, let it do so in training mode only; otherwise "
+                "please report it"
             )
         warnings.warn(note, BayespruneWarning, stacklevel=3)
     _warn_if_input_is_lost(analysis, found)
@@ -121,10 +120,10 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
         new.meta |= {name: old.meta[name] for name in ("shape", "dtype") if name in old.meta}  # What an artifact says about its inputs.
     small.train(gated.training)
     certificate = Certificate(
-        max_abs_error=difference[0],
-        max_rel_error=difference[1],
+        max_abs_error=difference.largest,
+        max_rel_error=difference.relative,
         dtype=str(_dtype(gated, inputs)).removeprefix("torch."),
-        inputs=difference[2],
+        inputs=difference.batches,
         gates={each.name: _outcome(each, analysis) for each in pruned},
         masks_left=tuple(masks_left),
         before=_cost_without_gates(gated, inputs),
@@ -136,24 +135,21 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
     return Compaction(small, certificate)
 
 
-_Difference: TypeAlias = tuple[float, float, int]
-
-
 def _compared(
     gated: nn.Module, small: fx.GraphModule, inputs: ExampleInputs, others: list[ExampleInputs], limits: BatchLimits, tolerance: float
-) -> tuple[BatchLimits, list[ExampleInputs], _Difference]:
+) -> tuple[BatchLimits, list[ExampleInputs], Difference]:
     """For which batches the smaller network is, what it was compared on besides the example, and how far it is off.
 
     Its constants have the shapes that they have in batches of several inputs, also where the model squeezes that of a single one.
     """
-    every = [*others, *_other_batches(gated, inputs, limits)]
+    every = [*others, *_other_batches(inputs, limits)]
     difference = compare(gated, small, inputs, every)
-    if difference[1] <= tolerance or limits.least > 1 or batch_size(inputs) == 1:
+    if difference.relative <= tolerance or limits.least > 1 or batch_size(inputs) == 1:
         return limits, every, difference
     several = replace(limits, least=2)
-    without = [*others, *_other_batches(gated, inputs, several)]
+    without = [*others, *_other_batches(inputs, several)]
     apart = compare(gated, small, inputs, without)
-    return (several, without, apart) if apart[1] <= tolerance else (limits, every, difference)
+    return (several, without, apart) if apart.relative <= tolerance else (limits, every, difference)
 
 
 def _sizes_that_it_is_for(module: fx.GraphModule, limits: BatchLimits) -> str:
@@ -169,11 +165,10 @@ def _sizes_that_it_is_for(module: fx.GraphModule, limits: BatchLimits) -> str:
     return "; ".join(notes)
 
 
-def _other_batches(gated: nn.Module, inputs: ExampleInputs, limits: BatchLimits) -> list[ExampleInputs]:
-    """Batches of other sizes than the example's, a single input among them, that the model takes and the graph is for."""
-    sizes = dict.fromkeys(size for size in (batch_size(inputs) + 1, 1) if size != batch_size(inputs) and limits.admit(size))
-    found = [with_batch_size(inputs, size) for size in sizes]
-    return [each for each in found if run_trial(gated, each) is not None]
+def _other_batches(inputs: ExampleInputs, limits: BatchLimits) -> list[ExampleInputs]:
+    """Batches of other sizes than the example's, a single input among them, that the graph is for."""
+    now = batch_size(inputs)
+    return [with_batch_size(inputs, size) for size in (now + 1, 1) if size != now and limits.admit(size)]
 
 
 def _refuse_what_is_no_number(gated: nn.Module, inputs: ExampleInputs) -> None:

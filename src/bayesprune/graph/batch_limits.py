@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from bayesprune.example_inputs import ExampleInputs, batch_size, tensors_in, with_batch_size
+from bayesprune.example_inputs import ExampleInputs, batch_size, with_batch_size
 from bayesprune.graph.other_sizes import Trial, run_trial
 from bayesprune.graph.size_limits import numel
 
@@ -51,7 +51,7 @@ def batch_limits(model: nn.Module, example_inputs: ExampleInputs, follows: Calla
     large = max(min(2 * now, _MANY), min(_MANY, affordable))
 
     def holds(size: int) -> bool:
-        trial = run_trial(model, with_batch_size(example_inputs, size)) if tensors_in(example_inputs) else None
+        trial = run_trial(model, with_batch_size(example_inputs, size))
         return trial is None or follows([trial])
 
     return BatchLimits(1 if now == 1 or holds(1) else 2, None if large <= now or holds(large) else large)

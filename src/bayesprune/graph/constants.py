@@ -1,6 +1,6 @@
 """Constants without dimensions: which of them may stand as numbers in the internal graph."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,23 +18,31 @@ _TAKE_NUMBERS = frozenset(
 """Functions of a tensor with a number."""
 
 
-def stands_as_number(constant: fx.Node, values: Mapping[fx.Node, Any], number: Tensor | None = None) -> bool:
+def stands_as_number(constant: fx.Node, values: Mapping[fx.Node, Any]) -> bool:
     """Whether all that read a constant take a number in its place and give the same, in the same type.
 
     Args:
-        constant: a tensor without dimensions, or what gives it back.
+        constant: a tensor without dimensions.
         values: what the nodes computed for the example.
-        number: the tensor, if the constant only gives it back.
     """
-    value = values[constant] if number is None else number
-    return all(_takes_number(user, constant, value, values) for user in constant.users)
+    return all(_takes_number(user, read, values) for user, read in _readers(constant))
 
 
-def _takes_number(user: fx.Node, constant: fx.Node, value: Tensor, values: Mapping[fx.Node, Any]) -> bool:
-    name = spelled(user.target).split(".")[0] if user.op in ("call_function", "call_method") else ""
-    if name in SAME_TENSOR:
-        return stands_as_number(user, values, value)
-    others = [values[each] for each in user.all_input_nodes if each is not constant]
-    if name.strip("_") not in _TAKE_NUMBERS or not others or not all(isinstance(other, Tensor) and other.ndim for other in others):
+def _readers(constant: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
+    """Who reads a constant, and as which node: it may be passed on."""
+    for user in constant.users:
+        if _name(user) in SAME_TENSOR:
+            yield from _readers(user)
+        else:
+            yield user, constant
+
+
+def _takes_number(user: fx.Node, constant: fx.Node, values: Mapping[fx.Node, Any]) -> bool:
+    value, others = values[constant], [values[each] for each in user.all_input_nodes if each is not constant]
+    if _name(user).strip("_") not in _TAKE_NUMBERS or not others or not all(isinstance(other, Tensor) and other.ndim for other in others):
         return False
     return all(torch.result_type(other, value.item()) == torch.result_type(other, value) for other in others)
+
+
+def _name(node: fx.Node) -> str:
+    return spelled(node.target).split(".")[0] if node.op in ("call_function", "call_method") else ""

@@ -91,12 +91,15 @@ def _measured(loss: LossFunction, model: nn.Module, inputs: Tensor, targets: Ten
             hook.remove()
     value = mean_loss(loss, outputs, targets)
     classifying = isinstance(outputs, Tensor) and outputs.ndim == 2 and targets.ndim == 1 and not targets.is_floating_point()
-    labelled = wrong = torch.zeros(len(inputs), dtype=torch.bool, device=value.device)
-    if classifying:
-        ignored = ignored_label(loss)
-        labelled = torch.ones_like(targets, dtype=torch.bool) if ignored is None else targets != ignored
-        wrong = labelled & (outputs.argmax(dim=1) != targets)
-    return torch.stack([value.double(), *used.values(), wrong.double().mean(), labelled.double().mean()])
+    shares = _wrong_and_labelled(outputs, targets, ignored_label(loss)) if classifying else [torch.zeros_like(value.double())] * 2
+    return torch.stack([value.double(), *used.values(), *shares])
+
+
+def _wrong_and_labelled(outputs: Tensor, targets: Tensor, ignored: int | None) -> list[Tensor]:
+    """The shares of samples that are misclassified, and of those whose label is not the ignored one."""
+    labelled = torch.ones_like(targets, dtype=torch.bool) if ignored is None else targets != ignored
+    wrong = labelled & (outputs.argmax(dim=1) != targets)
+    return [wrong.double().mean(), labelled.double().mean()]
 
 
 def mean_loss(loss: LossFunction, outputs: Any, targets: Tensor) -> Tensor:

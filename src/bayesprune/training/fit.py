@@ -49,12 +49,12 @@ class FitResult:
             ``removals``, where units were taken out during training, says after which ``epoch`` how many of each gate were ``left``;
             ``staying`` names the gates whose units could not be taken out then, and why.
 
-            ``error`` is None without ``validation``, and where the task is not classification; there ``validation_loss`` is what
-            validation says. The four of the cost are None but for the
-            paper's networks, which state their layers; ``compact`` and ``cost`` tell it for others, whose ``dense`` stage keeps ``[]``.
-        history: a dictionary for each epoch: ``stage``, ``epoch``, ``loss`` and ``seconds``, and as above ``error``, ``kept``, ``speedup``
-            and ``memory``, None where they are above. ``loss`` has the divergence of the units that are there: it drops, or with some
-            methods rises, when units are taken out.
+            ``error`` is None without ``validation``, and where the task is not classification; there ``validation_loss`` is what validation
+            says, None if that is no finite number. The four of the cost are None but for the paper's networks, which state their layers;
+            ``summary``, ``compact`` and ``cost`` tell it for others, whose ``dense`` stage keeps ``[]``.
+        history: a dictionary for each epoch: ``stage``, ``epoch``, ``loss`` and ``seconds``, and as above ``error``, ``validation_loss``,
+            ``kept``, ``speedup`` and ``memory``. ``loss`` has the divergence of the units that are there: it drops, or with some methods
+            rises, when units are taken out.
     """
 
     model: nn.Module

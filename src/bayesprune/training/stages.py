@@ -257,12 +257,11 @@ def _result(trainer: StageTrainer, member: int, measured: dict[str, Any], record
     """A member's row in the summary."""
     if member in trainer.diverged:
         return {"stage": record.stage, "status": DIVERGED, "reason": trainer.diverged[member], "error": None, "epochs": record.epoch}
-    names = ("error", "kept", "speedup", "memory", "seconds", "macs", "parameters")
+    names = ("error", "validation_loss", "kept", "speedup", "memory", "seconds", "macs", "parameters")
     history = [look[member] for look in record.histories]
     more = {"removals": record.removals, "staying": record.staying, "history": history}
-    result = {"stage": record.stage, **{name: measured[name] for name in names}, "epochs": record.epoch}
-    instead = {"validation_loss": measured["validation_loss"]} if "validation_loss" in measured else {}
-    return result | {name: value for name, value in more.items() if value} | instead
+    result = {"stage": record.stage, **{name: measured[name] for name in names if name in measured}, "epochs": record.epoch}
+    return result | {name: value for name, value in more.items() if value}
 
 
 def _in_short(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:

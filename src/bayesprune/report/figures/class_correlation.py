@@ -88,9 +88,8 @@ def _draw_panel(axes: Axes, correlations: Tensor, scale: _Scale) -> AxesImage:
     axes.set_facecolor(_UNDEFINED)
     axes.patch.set_hatch("////")
     axes.patch.set_edgecolor("white")
-    image = axes.imshow(
-        correlations.numpy(), cmap=scale.colours, vmin=scale.lowest, vmax=1.0
-    )  # NaN is not painted: the hatched ground shows.
+    # NaN is not painted: the hatched ground shows.
+    image = axes.imshow(correlations.numpy(), cmap=scale.colours, vmin=scale.lowest, vmax=1.0)
     ticks = list(range(classes)) if classes <= _LABELLED else []
     axes.set(xticks=ticks, yticks=ticks)
     axes.tick_params(length=0, labelsize=7.5)

@@ -48,10 +48,11 @@ def draw_kept_units(
         below.plot(*zip(*errors, strict=True), color=INK, marker="o", markersize=2.5, linewidth=1.2)
         middle = sorted(error for _, error in errors)[len(errors) // 2]
         below.set_ylim(0, min(max(3.0 * middle, 1e-3), 105.0))
-    _shade_stages(rows, times, (above, below) if few else (below,))
+    charts = (above, below) if few else (below,)
+    _shade_stages(rows, times, charts)
     below.set_ylabel("test error, %")
     below.set_xlabel(time_label)
-    for axes in (above, below) if few else (below,):
+    for axes in charts:
         plain_axes(axes)
     if title is not None:
         figure.suptitle(title, fontsize=10.5, color=INK)
