@@ -14,7 +14,6 @@ from benchmarks.per_input.networks import Trained
 STAGES = {
     "dense": StageRecipe(epochs=1, lr=1e-2),
     "pruned": StageRecipe(epochs=4, lr=1e-2, gate_speed=10.0),
-    "dependent": StageRecipe(epochs=1),
 }
 SMALL = Trained(
     "small",
@@ -30,11 +29,13 @@ def measure(tmp_path, monkeypatch, digits_folder):
     data = load_dataset("mnist", digits_folder)
     monkeypatch.setattr(shrinking, "VGG", SMALL)
     monkeypatch.setattr(shrinking, "load_dataset", lambda name: data)
-    monkeypatch.setattr(sys, "argv", ["shrinking", "--rows", str(tmp_path / "rows.jsonl"), "--work", str(tmp_path / "work")])
+    rows, work = tmp_path / "rows.jsonl", tmp_path / "work"
 
-    def run():
+    def run(*options):
+        asked = options if "--pretrain-only" in options else ("--rows", str(rows), *options)
+        monkeypatch.setattr(sys, "argv", ["shrinking", *asked, "--work", str(work)])
         shrinking.main()
-        return read_rows(tmp_path / "rows.jsonl")
+        return read_rows(rows) if rows.exists() else []
 
     return run
 
@@ -52,3 +53,11 @@ def test_the_same_stage_with_and_without(measure):
 def test_what_is_trained_is_not_trained_again(measure):
     first = measure()
     assert measure()[2:] == first
+
+
+def test_one_by_one_is_the_same(measure):
+    assert measure("--pretrain-only") == []
+    (whole,) = measure("--only", "whole")
+    _, shrunk = measure("--only", "shrinking")
+    for alone, together in zip((shrunk, whole), measure()[2:], strict=True):
+        assert alone == together
