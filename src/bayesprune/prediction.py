@@ -52,11 +52,31 @@ def predict(
     Raises:
         InputError: ``x`` is no tensor, the model returns something else than one, or there are no gates to sample from.
     """
+    total: Tensor | None = None
+    for prediction in predictions(model, x, samples=samples, activation=activation, asked_by="predict"):
+        total = prediction if total is None else total + prediction
+    assert total is not None
+    return total / (samples or 1)
+
+
+@torch.no_grad()
+def predictions(
+    model: nn.Module, x: Tensor, *, samples: int | None, activation: Callable[[Tensor], Tensor] | None, asked_by: str
+) -> Iterator[Tensor]:
+    """The predictions whose mean ``predict`` gives: one with posterior means, or one for each of so many draws of the masks.
+
+    Args:
+        model: see ``predict``.
+        x: see ``predict``.
+        samples: see ``predict``.
+        activation: see ``predict``.
+        asked_by: the function that refusals speak of.
+    """
     if not isinstance(model, nn.Module):
-        raise InputError(f"predict takes an nn.Module, not {type(model).__name__}: predict(model, x)")
+        raise InputError(f"{asked_by} takes an nn.Module, not {type(model).__name__}: {asked_by}(model, x)")
     if not any(isinstance(leaf, Tensor) for leaf in tree_leaves(x)):
         raise InputError(
-            f"predict takes a batch of inputs as a tensor, not {type(x).__name__}: make it one with torch.from_numpy(x) or "
+            f"{asked_by} takes a batch of inputs as a tensor, not {type(x).__name__}: make it one with torch.from_numpy(x) or "
             "torch.as_tensor(x), on the device and of the dtype of the model"
         )
     if samples is not None:
@@ -65,15 +85,11 @@ def predict(
         require_gates(model)
     if activation is not None and not callable(activation):
         raise InputError(f"activation is a function of the model's outputs, or None, not {activation!r}")
-    sampling = samples is not None
-    with torch.no_grad():
-        total = _prediction(model, x, activation, sampling)
-        for _ in range(1, int(samples or 1)):
-            total = total + _prediction(model, x, activation, sampling)
-    return total / (samples or 1)
+    for _ in range(int(samples or 1)):
+        yield _prediction(model, x, activation, sampling=samples is not None, asked_by=asked_by)
 
 
-def _prediction(model: nn.Module, x: Tensor, activation: Callable[[Tensor], Tensor] | None, sampling: bool) -> Tensor:
+def _prediction(model: nn.Module, x: Tensor, activation: Callable[[Tensor], Tensor] | None, *, sampling: bool, asked_by: str) -> Tensor:
     try:
         with _turn(model), evaluating(model, sampling):
             outputs = model(x)
@@ -86,7 +102,7 @@ def _prediction(model: nn.Module, x: Tensor, activation: Callable[[Tensor], Tens
         ) from error
     if not isinstance(outputs, Tensor):
         raise InputError(
-            f"predict is for models that return one tensor, and {type(model).__name__} returns {type(outputs).__name__}: "
+            f"{asked_by} is for models that return one tensor, and {type(model).__name__} returns {type(outputs).__name__}: "
             "wrap it in a module that picks the tensor to predict with"
         )
     return outputs if activation is None else activation(outputs)

@@ -8,7 +8,7 @@ from masking import prune_at_random
 from torch import nn
 
 import bayesprune as bp
-from bayesprune.attach.cuts import find_cuts
+from bayesprune.narrowing.cuts import find_cuts
 
 
 class Turned(nn.Module):

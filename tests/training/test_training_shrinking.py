@@ -11,13 +11,13 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bayesprune as bp
-from bayesprune.attach.cuts import find_cuts
 from bayesprune.gates import gates
 from bayesprune.models.description import GatePlace
 from bayesprune.models.dropout import KeyedDropout
+from bayesprune.narrowing.cuts import find_cuts
+from bayesprune.narrowing.shrinking import Shrinking
 from bayesprune.training.evaluation import evaluate, evaluate_members, kept_units
 from bayesprune.training.recipes import StageRecipe
-from bayesprune.training.shrinking import Shrinking
 from bayesprune.training.sources import LoaderBatches
 from bayesprune.training.trainer import StageTrainer
 

@@ -17,9 +17,10 @@ from bayesprune.attach.heads import put_on_heads
 from bayesprune.errors import InputError, first_line
 from bayesprune.gates import METHODS, Gate, gates, unwrapped
 from bayesprune.gates.contract import ControlledLayer
-from bayesprune.gates.hooks import put_on
+from bayesprune.gates.hooks import INPUT_PICK, pick_inputs, put_on
 from bayesprune.gates.units import Units
 from bayesprune.graph.fx_tracing import HEAD_GATE
+from bayesprune.narrowing.narrow import cut_to_sizes, layer_sizes
 
 PLACES: dict[str, Callable[[nn.Module, Gate], None]] = {
     "input_gate": lambda layer, gate: put_on(layer, "input", gate),
@@ -30,6 +31,8 @@ PLACES: dict[str, Callable[[nn.Module, Gate], None]] = {
 _PLACE_SETTINGS = frozenset({"self", "num_units", "channel_dim", "groups"})
 _SWITCH = "fixed_dropout"
 _INPUTS_FIRST = "inputs first"
+_SIZES, _WHOLE = "sizes", "whole"
+"""Of a narrower model: the sizes of its layers, and how many units a gate had."""
 
 
 class _MisfitError(ValueError):
@@ -45,17 +48,21 @@ def describe_gated(model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]
         described.append(_describe_gate(name, gate, paths))
         if gate.units.groups is not None:
             tensors[_groups_name(name)] = gate.units.groups
+        if gate.noise_columns is not None:
+            tensors[_columns_name(name)] = gate.noise_columns
     others = [name for name, value in tensors.items() if not isinstance(value, Tensor)]
     if others:
         raise InputError(f"the state '{others[0]}' of the model is no tensor and cannot be saved")
     table, stored = tensor_table(model, tensors)
     switch = getattr(model, _SWITCH, None)
-    description = {
+    description: dict[str, Any] = {
         "model": type(model).__name__,
         "gates": described,
         "tensors": table_to_json(table),
         _SWITCH: switch if isinstance(switch, bool) else None,
     }
+    if any(gate.noise_columns is not None for gate in gates(model).values()):
+        description[_SIZES] = layer_sizes(model)
     return description, stored
 
 
@@ -75,11 +82,15 @@ def gates_into(model: nn.Module, description: Mapping[str, Any], stored: Mapping
         raise MalformedError("two gates have the same name")
     for name in names:
         state.pop(_groups_name(name), None)
+        state.pop(_columns_name(name), None)
     switch = description.get(_SWITCH)
     switch = None if switch is None else flag(switch, _SWITCH)
+    sizes = _read_sizes(description.get(_SIZES, {}))
     result = copy.deepcopy(model)
     try:
+        _make_narrower(result, sizes)
         _put_gates(result, described)
+        _put_picks(result, state)
         _copy_state(result, state, table)
     except (_MisfitError, KeyError) as error:
         saved = shown(description.get("model"))
@@ -108,6 +119,7 @@ def _describe_gate(name: str, gate: Gate, paths: Mapping[int, str]) -> dict[str,
         "channel_dim": gate.units.channel_dim,
         "position": gate.position,
         "settings": settings,
+        **({} if gate.noise_columns is None else {_WHOLE: gate.noise_width}),
         "controls": [_describe_controlled(paths[id(controlled.layer)], controlled) for controlled in gate.controlled],
     }
 
@@ -118,7 +130,7 @@ def _describe_controlled(path: str, controlled: ControlledLayer) -> list[str]:
 
 def _read_gate(data: Any, state: Mapping[str, Tensor]) -> tuple[str, Gate, list[tuple[str, Any, bool]]]:
     """A gate's name, the gate itself with its tensors, and what it controls."""
-    given = fields(data, "a gate", {"name", "method", "units", "channel_dim", "position", "settings", "controls"})
+    given = fields(data, "a gate", {"name", "method", "units", "channel_dim", "position", "settings", "controls"}, {_WHOLE})
     name, method = text(given["name"], "the name of a gate"), given["method"]
     if not isinstance(method, str) or method not in METHODS:
         raise MalformedError(f"the gate {name[:60]!r} is of an unknown method, {shown(method)}")
@@ -128,7 +140,8 @@ def _read_gate(data: Any, state: Mapping[str, Tensor]) -> tuple[str, Gate, list[
     controls = [_read_controlled(each) for each in entries(given["controls"], "controls")]
     if not settings.keys() <= known:
         raise MalformedError(f"the gate {name[:60]!r} has settings that '{method}' does not know")
-    own = {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.") and key != _groups_name(name)}
+    others = (_groups_name(name), _columns_name(name))
+    own = {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.") and key not in others}
     try:
         with torch.device("meta"):  # The file's tensors take the place of those that the gate starts with.
             gate = METHODS[method](units, **settings)
@@ -139,6 +152,9 @@ def _read_gate(data: Any, state: Mapping[str, Tensor]) -> tuple[str, Gate, list[
     except (InputError, RuntimeError, ValueError, TypeError, ArithmeticError, AttributeError) as error:
         raise MalformedError(f"the gate {name[:60]!r} cannot be made: {first_line(error)}") from error
     gate.position = whole(given["position"], "the position of a gate", 0, LARGEST_INT)
+    if _WHOLE in given:
+        gate.noise_width = whole(given[_WHOLE], "the number of units that a gate had", units, LARGEST_INT)
+        gate.noise_columns = _columns(name, state, units, gate.noise_width)
     return name, gate, controls
 
 
@@ -156,6 +172,45 @@ def _groups(name: str, state: Mapping[str, Tensor]) -> Tensor | None:
     if groups is not None and groups.dtype != torch.int64:
         raise ValueError(f"its groups are of type {groups.dtype}, not torch.int64")
     return groups
+
+
+def _columns(name: str, state: Mapping[str, Tensor], units: int, width: int) -> Tensor:
+    """Which units of the whole gate a narrower one has."""
+    columns = state.get(_columns_name(name))
+    fits = columns is not None and columns.dtype == torch.int32 and columns.shape == (units,)
+    if columns is None or not fits or bool(((columns < 0) | (columns >= width)).any()):
+        raise MalformedError(f"the gate {name[:60]!r} does not say which {units} of {width} units it has")
+    return columns
+
+
+def _read_sizes(data: Any) -> dict[str, list[int]]:
+    """The sizes of the layers of a narrower model, by their paths."""
+    return {
+        path: [whole(count, "the size of a layer", 1, LARGEST_INT) for count in entries(counts, "the sizes of a layer")]
+        for path, counts in mapping(data, "the sizes of layers").items()
+    }
+
+
+def _make_narrower(model: nn.Module, sizes: Mapping[str, Sequence[int]]) -> None:
+    try:
+        cut_to_sizes(model, sizes)
+    except ValueError as error:
+        raise _MisfitError(str(error)) from error
+
+
+def _put_picks(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Let the layers of a narrower model pick the inputs that they picked."""
+    for name, index in state.items():
+        path, _, end = name.rpartition(f".{INPUT_PICK}.")
+        if end != "index":
+            continue
+        layer = submodule(model, path)
+        gate = layer._modules.get("input_gate")
+        if not isinstance(gate, Gate) or index.dtype != torch.int64 or index.ndim != 1:
+            raise MalformedError(f"the layer {path[:60]!r} cannot pick inputs")
+        if INPUT_PICK not in layer._modules:
+            device = next(layer.parameters(), index).device
+            pick_inputs(layer, index.to(device, copy=True), gate.units.channel_dim)
 
 
 def _read_controlled(data: Any) -> tuple[str, Any, bool]:
@@ -228,3 +283,7 @@ def _ties(names: Iterable[str], table: TensorTable) -> set[frozenset[str]]:
 
 def _groups_name(gate: str) -> str:
     return f"{gate}.units.groups"
+
+
+def _columns_name(gate: str) -> str:
+    return f"{gate}.noise_columns"

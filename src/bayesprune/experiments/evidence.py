@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from bayesprune.analysis import ClassAverages, UnitRecord
 from bayesprune.artifact import load, save
-from bayesprune.attach.cuts import CHANNEL_LAYERS, find_cuts
 from bayesprune.attach.places import stated_example
 from bayesprune.errors import InputError, StorageError
 from bayesprune.experiments.tables import ReproducedTable
 from bayesprune.gates import Gate, require_gates
 from bayesprune.gates.contract import ControlledLayer
 from bayesprune.models import build_network
+from bayesprune.narrowing.cuts import CHANNEL_LAYERS, find_cuts
 from bayesprune.storage import read_tensors, write_tensors
 
 _REPLACE = "put the right file in its place, or take it away"

@@ -1,7 +1,7 @@
-"""How a gate is put onto a layer.
+"""How a gate is put onto a layer, and how a layer picks the inputs that a gate leaves it.
 
-The gate becomes a child of the layer and acts through a forward hook, so the model keeps its class, its code and the names of its weights.
-The hooks find the gate by its name: copies of the model run their own gates, and replacing the child replaces the gate.
+Both become children of the layer and act through forward hooks, so the model keeps its class, its code and the names of its weights. The
+hooks find them by their names: copies of the model run their own gates, and replacing the child replaces the gate.
 """
 
 from collections import OrderedDict
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from bayesprune.errors import InputError
@@ -27,13 +28,36 @@ def put_on(layer: nn.Module, side: Literal["input", "output"], gate: Gate) -> No
         layer.register_forward_hook(_gate_output)
 
 
+class InputPick(nn.Module):
+    """Some of what arrives at a layer, by number along a dimension."""
+
+    index: Tensor
+
+    def __init__(self, index: Tensor, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("index", index)
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.index_select(x, self.dim, self.index)
+
+
+INPUT_PICK = "input_pick"
+
+
+def pick_inputs(layer: nn.Module, index: Tensor, dim: int) -> None:
+    """Let a layer with a gate on its input read only these, before the gate."""
+    layer.add_module(INPUT_PICK, InputPick(index, dim))
+    layer.register_forward_pre_hook(_pick_input, prepend=True)
+
+
 def without_gates(layer: nn.Module) -> nn.Module:
-    """A copy of a layer, with the same tensors, that lacks the gates put on it. Hooks of others stay."""
+    """A copy of a layer, with the same tensors, that lacks what was put on it here. Hooks of others stay."""
     bare = type(layer).__new__(type(layer))  # Parametrised layers refuse copy.copy.
     bare.__dict__ = dict(layer.__dict__)
-    bare.__dict__["_modules"] = {name: child for name, child in layer._modules.items() if not isinstance(child, Gate)}
+    bare.__dict__["_modules"] = {name: child for name, child in layer._modules.items() if not isinstance(child, (Gate, InputPick))}
     for hooks in ("_forward_pre_hooks", "_forward_hooks"):
-        kept = ((key, hook) for key, hook in getattr(layer, hooks).items() if hook not in _GATE_HOOKS)
+        kept = ((key, hook) for key, hook in getattr(layer, hooks).items() if hook not in _OWN_HOOKS)
         bare.__dict__[hooks] = OrderedDict(kept)
     return bare
 
@@ -61,7 +85,7 @@ def _passed_on(x: Tensor) -> Tensor:
 
 def has_other_hooks(layer: nn.Module) -> bool:
     """Whether something besides gates hooks into the layer's calls."""
-    return any(hook not in _GATE_HOOKS for hook in (*layer._forward_pre_hooks.values(), *layer._forward_hooks.values()))
+    return any(hook not in _OWN_HOOKS for hook in (*layer._forward_pre_hooks.values(), *layer._forward_hooks.values()))
 
 
 def _gate_input(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -74,4 +98,8 @@ def _gate_output(layer: nn.Module, _inputs: tuple[Any, ...], output: Tensor) -> 
     return layer.output_gate(output)  # type: ignore[operator, no-any-return]
 
 
-_GATE_HOOKS = (_gate_input, _gate_output)
+def _pick_input(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (layer.input_pick(inputs[0]), *inputs[1:])  # type: ignore[operator]
+
+
+_OWN_HOOKS = (_gate_input, _gate_output, _pick_input)

@@ -8,6 +8,7 @@ from torch import Tensor, fx, nn
 
 from bayesprune.example_inputs import tensors_in
 from bayesprune.gates import Gate
+from bayesprune.gates.hooks import INPUT_PICK
 from bayesprune.graph.transformers import (
     HiddenControlFlowError,
     attention_steps,
@@ -22,7 +23,7 @@ HEAD_GATE = "head_gate"
 
 
 class LayerTracer(fx.Tracer):
-    """Layers of ``torch.nn`` and gates are leaves; gates hooked onto a leaf become nodes of their own; attention is written out."""
+    """Layers of ``torch.nn`` and gates are leaves; what is hooked onto a leaf here becomes nodes of its own; attention is written out."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -72,6 +73,9 @@ class LayerTracer(fx.Tracer):
             for child in m.children()
         ):
             raise HiddenControlFlowError(f"{path} ({type(m).__name__}) consists of several layers")
+        pick = m._modules.get(INPUT_PICK)
+        if pick is not None:
+            args = (pick(args[0]), *args[1:])
         if m._modules.get("input_gate") is not None:
             args = (self._call(f"{path}.input_gate", args[0]), *args[1:])
         result = self.create_proxy("call_module", path, args, kwargs)

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from bayesprune.narrowing.narrow import Narrow
 from bayesprune.training.members import Members
-from bayesprune.training.narrow import Narrow
 
 Moments = dict[str, dict[str, Tensor]]
 """By the name of the parameter, then by what they are; stacked where there are several models."""

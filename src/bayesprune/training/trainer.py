@@ -13,6 +13,8 @@ from bayesprune.data import EpochPlan, TensorBatches
 from bayesprune.errors import DivergedError
 from bayesprune.gates import gates
 from bayesprune.graph.layer_types import BATCH_NORMS
+from bayesprune.narrowing.narrow import Narrow
+from bayesprune.narrowing.shrinking import Shrinking
 from bayesprune.noise import derive_seed
 from bayesprune.objective import KLScale, gate_scales, linear_warmup, param_groups
 from bayesprune.training.capture import CapturedEpoch, captured_epoch
@@ -25,10 +27,8 @@ from bayesprune.training.members import Members
 from bayesprune.training.memory_format import give_back, lay_out
 from bayesprune.training.modes import start_training
 from bayesprune.training.moments import Moments, read_moments, write_moments
-from bayesprune.training.narrow import Narrow
 from bayesprune.training.rank_step import step_for
 from bayesprune.training.recipes import StageRecipe
-from bayesprune.training.shrinking import Shrinking
 from bayesprune.training.sources import BatchSource, first_inputs
 from bayesprune.training.store import KEPT, MODEL, OPTIMIZER
 

@@ -1,4 +1,4 @@
-"""Taking units out of models while they are trained, so that steps get cheaper as the networks thin."""
+"""Which units of models with gates can go, and the narrower models without them."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,15 +9,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
-from bayesprune.attach.cuts import Cuts, find_cuts
+from bayesprune.errors import InputError
+from bayesprune.example_inputs import ExampleInputs, call, tensors_in
 from bayesprune.gates import Gate, gates
+from bayesprune.graph.tracing import relative_difference
+from bayesprune.narrowing.cuts import Cuts, find_cuts
+from bayesprune.narrowing.narrow import Kept, Narrow, narrowed, unit_mask
 from bayesprune.prediction import evaluating
-from bayesprune.training.narrow import Kept, Narrow, narrowed, unit_mask
 
 _SAME = 1e-3
-"""A narrower model whose outputs differ by more, relative to the largest, is another function; rounding stays far below."""
+"""A narrower model whose outputs differ by more, relative to their norm, is another function; rounding stays far below."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,11 @@ class Shrinking:
 
     Args:
         models: whole, with gates.
-        example_inputs: two inputs.
+        example_inputs: what a model computes for them, it computes without these units; two inputs are enough.
         alignment: widths are multiples of it, as far as there are so many units.
     """
 
-    def __init__(self, models: Sequence[nn.Module], example_inputs: Tensor, alignment: int = 1) -> None:
+    def __init__(self, models: Sequence[nn.Module], example_inputs: ExampleInputs, alignment: int = 1) -> None:
         self.models = list(models)
         self.example_inputs = example_inputs
         self.alignment = alignment
@@ -99,9 +101,9 @@ class Shrinking:
         """Go on from these models. Units that went with those of other gates count as pruned."""
         for model, narrow in zip(self.models, candidate.narrow, strict=True):
             for name, gate in gates(model).items():
-                left = gates(narrow.model)[name].noise_columns
-                if left is not None:
-                    gate.prune(gate.keep() & ~unit_mask(left.long(), gate.num_units).to(left.device))
+                left = _left_of(gate, gates(narrow.model)[name])
+                if not bool(left.all()):
+                    gate.prune(gate.keep() & ~left)
         self.narrow, self.kept = candidate.narrow, candidate.kept
 
     def take_up(self, kept: list[Kept]) -> None:
@@ -168,30 +170,30 @@ class Shrinking:
         with evaluating(model), evaluating(narrow.model):
             if not self._agree(model, narrow.model):
                 return False
-            masks = {name: _left_of(gate) for name, gate in gates(narrow.model).items()}
+            masks = {name: _left_of(gate, gates(narrow.model)[name]) for name, gate in gates(model).items()}
             with _in_use(model, masks), _in_use(narrow.model, {name: mask[mask] for name, mask in masks.items()}):
                 return self._agree(model, narrow.model)
 
     def _agree(self, model: nn.Module, narrow: nn.Module) -> bool:
         """Whether two models compute the same for the example."""
-        expected, found = tree_leaves(model(self.example_inputs)), self._outputs(narrow)
-        return [_shape(each) for each in found] == [_shape(each) for each in expected] and all(
-            _is_close(one, other) for one, other in zip(found, expected, strict=True) if isinstance(one, Tensor)
+        expected, found = tensors_in(call(model, self.example_inputs)), self._outputs(narrow)
+        return [each.shape for each in found] == [each.shape for each in expected] and all(
+            _is_close(one, other) for one, other in zip(found, expected, strict=True)
         )
 
     @torch.no_grad()
     def _trains_alike(self, narrow: Narrow) -> bool:
         """Whether the first model, narrower, can be trained: code that runs in training only may insist on a width."""
         whole, small = (copy.deepcopy(each).train() for each in (self.models[0], narrow.model))
-        devices = [self.example_inputs.device] if self.example_inputs.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            return [_shape(each) for each in self._outputs(small)] == [_shape(each) for each in self._outputs(whole)]
+        devices = {each.device for each in tensors_in(self.example_inputs) if each.device.type == "cuda"}
+        with torch.random.fork_rng(devices=list(devices)):
+            return [each.shape for each in self._outputs(small)] == [each.shape for each in self._outputs(whole)]
 
-    def _outputs(self, model: nn.Module) -> list[Any]:
-        """What a model computes for the example; nothing if it fails."""
+    def _outputs(self, model: nn.Module) -> list[Tensor]:
+        """What a model computes for the example; nothing if it fails, which code of others may where it meets a size of ours."""
         try:
-            return tree_leaves(model(self.example_inputs))
-        except Exception:  # noqa: BLE001  A user's code may raise anything where it meets a size that it does not expect.
+            return tensors_in(call(model, self.example_inputs))
+        except InputError:
             return []
 
 
@@ -200,11 +202,13 @@ def _are_of_one_size(models: Sequence[Narrow]) -> bool:
     return len({tuple(tensor.shape for tensor in (*each.model.parameters(), *each.model.buffers())) for each in models}) == 1
 
 
-def _left_of(gate: Gate) -> Tensor:
-    """Which of the units of a whole gate a narrower one has."""
-    if gate.noise_columns is None:
-        return torch.ones(gate.num_units, dtype=torch.bool)
-    return unit_mask(gate.noise_columns.long(), gate.noise_width)
+def _left_of(gate: Gate, narrow: Gate) -> Tensor:
+    """Which of the units of a gate a narrower one has; both know the numbers that theirs have in a gate that lost none."""
+    device = next(gate.parameters()).device
+    mine, left = gate.noise_columns, narrow.noise_columns
+    if left is None:
+        return torch.ones(gate.num_units, dtype=torch.bool, device=device)
+    return torch.isin(torch.arange(gate.num_units, device=device) if mine is None else mine, left)
 
 
 @contextmanager
@@ -223,11 +227,5 @@ def _pass_on(mask: Tensor, gate: Any, inputs: tuple[Any, ...], _output: Any) -> 
     return torch.mul(x, gate.units.spread(mask.to(x), x))
 
 
-def _shape(output: Any) -> Any:
-    return output.shape if isinstance(output, Tensor) else type(output)
-
-
 def _is_close(found: Tensor, expected: Tensor) -> bool:
-    if not bool(expected.isfinite().all()) or expected.numel() == 0:
-        return True
-    return bool((found - expected).abs().max() <= _SAME * expected.abs().max().clamp(min=1e-6))
+    return not bool(expected.isfinite().all()) or relative_difference(found, expected) <= _SAME

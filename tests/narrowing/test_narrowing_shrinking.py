@@ -8,10 +8,10 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import bayesprune as bp
-from bayesprune.attach.cuts import find_cuts
 from bayesprune.gates import METHODS, gates
-from bayesprune.training.narrow import narrowed
-from bayesprune.training.shrinking import Shrinking
+from bayesprune.narrowing.cuts import find_cuts
+from bayesprune.narrowing.narrow import narrowed
+from bayesprune.narrowing.shrinking import Shrinking
 
 ONE_TENSOR = [name for name, example in GALLERY.items() if len(example.inputs()) == 1]
 CUT = {

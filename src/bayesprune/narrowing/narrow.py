@@ -1,16 +1,16 @@
 """A model with fewer units: the same modules, made narrower, with a way back."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bayesprune.attach.cuts import CHANNEL_LAYERS, Cuts, Side, is_depthwise
 from bayesprune.gates import Gate, gates
+from bayesprune.gates.hooks import INPUT_PICK, InputPick, pick_inputs
 from bayesprune.graph.layer_types import LINEARS, TRANSPOSED_CONVOLUTIONS
+from bayesprune.narrowing.cuts import CHANNEL_LAYERS, CUTTABLE_LAYERS, Cuts, Side, is_depthwise
 
 Kept = Mapping[str, Tensor]
 """The units that are left of each gate, by its name, in rising order."""
@@ -89,6 +89,44 @@ def narrowed(model: nn.Module, cuts: Cuts, kept: Kept) -> Narrow:
     return narrow
 
 
+def layer_sizes(model: nn.Module) -> dict[str, list[int]]:
+    """How many inputs and outputs each layer has that can be made narrower, by its path; a single number where they are the same."""
+    return {
+        path: [_count(layer, side) for side in _sides(layer)] for path, layer in model.named_modules() if isinstance(layer, CUTTABLE_LAYERS)
+    }
+
+
+def cut_to_sizes(model: nn.Module, sizes: Mapping[str, Sequence[int]]) -> None:
+    """Give the layers of a whole model the sizes that ``layer_sizes`` gave of a narrower one; which values their tensors keep is left open.
+
+    Raises:
+        ValueError: the model has no such layer, or a smaller one.
+    """
+    layers = dict(model.named_modules())
+    for path, counts in sizes.items():
+        layer = layers.get(path)
+        if not isinstance(layer, CUTTABLE_LAYERS) or len(counts) != len(_sides(layer)):
+            raise ValueError(f"it has no layer of two sides '{path}'" if len(counts) > 1 else f"it has no layer of one size '{path}'")
+        for side, count in zip(_sides(layer), counts, strict=True):
+            before = _count(layer, side)
+            if not 0 < count <= before:
+                raise ValueError(f"its layer '{path}' has {before} {side}, and {count} are wanted")
+            if count < before:
+                _make_narrower(Narrow(model, {}), path, side, torch.arange(before) < count)
+
+
+def _sides(layer: nn.Module) -> tuple[Side, ...]:
+    """The sides of a layer that have numbers of their own."""
+    return ("outputs",) if isinstance(layer, CHANNEL_LAYERS) or is_depthwise(layer) else ("inputs", "outputs")
+
+
+def _count(layer: nn.Module, side: Side) -> int:
+    """How many channels a layer has on a side."""
+    if side == "inputs":
+        return int(getattr(layer, _size_of_inputs(layer)))
+    return int(getattr(layer, _sizes_of_outputs(layer)[0]))
+
+
 def _make_narrower(narrow: Narrow, path: str, side: Side, mask: Tensor) -> None:
     """Cut a layer or a gate to the channels in a mask."""
     layer = narrow.model.get_submodule(path)
@@ -99,13 +137,18 @@ def _make_narrower(narrow: Narrow, path: str, side: Side, mask: Tensor) -> None:
     count = int(mask.sum())
     if side == "inputs":
         _cut(narrow, path, layer, "weight", 0 if transposed else 1, mask)
-        setattr(layer, "in_features" if isinstance(layer, LINEARS) else "in_channels", count)
+        setattr(layer, _size_of_inputs(layer), count)
         return
     _cut(narrow, path, layer, "weight", 1 if transposed else 0, mask)
     for name in ("bias", "running_mean", "running_var"):
         _cut(narrow, path, layer, name, 0, mask)
     for size in _sizes_of_outputs(layer):
         setattr(layer, size, count)
+
+
+def _size_of_inputs(layer: nn.Module) -> str:
+    """Where a layer says how many inputs it has."""
+    return "in_features" if isinstance(layer, LINEARS) else "in_channels"
 
 
 def _sizes_of_outputs(layer: nn.Module) -> tuple[str, ...]:
@@ -128,8 +171,11 @@ def _cut_gate(narrow: Narrow, path: str, gate: Gate, mask: Tensor) -> None:
     if groups is not None:
         renumbered = left.cumsum(0) - 1
         gate.units.groups = renumbered[groups.cpu()[mask]].to(groups.device)
-    device = next(gate.parameters()).device
-    gate.noise_columns, gate.noise_width = left.nonzero().flatten().to(device, torch.int32), count
+    left = left.to(next(gate.parameters()).device)
+    if gate.noise_columns is None:
+        gate.noise_columns, gate.noise_width = left.nonzero().flatten().to(torch.int32), count
+    else:
+        gate.noise_columns = gate.noise_columns[left]
 
 
 def _cut(narrow: Narrow, path: str, owner: nn.Module, name: str, dim: int, mask: Tensor) -> None:
@@ -155,10 +201,9 @@ def _gather_input(model: nn.Module, cuts: Cuts, name: str, left: Mapping[str, Te
                 arriving &= left[other][cut.owner]
     if torch.equal(wanted, arriving):
         return
-    device = next(layer.parameters()).device
-    layer.register_buffer("picked", (arriving.cumsum(0) - 1)[wanted].to(device), persistent=False)
-    layer.register_forward_pre_hook(_pick, prepend=True)
-
-
-def _pick(layer: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (inputs[0].index_select(layer.input_gate.units.channel_dim, layer.picked), *inputs[1:])
+    wanted = wanted.to(next(layer.parameters()).device)
+    before = layer._modules.get(INPUT_PICK)
+    if isinstance(before, InputPick):
+        before.index = before.index[wanted]
+    else:
+        pick_inputs(layer, (arriving.cumsum(0) - 1).to(wanted.device)[wanted], gates(model)[name].units.channel_dim)

@@ -25,7 +25,8 @@ Side = Literal["inputs", "outputs", "units"]
 
 CHANNEL_LAYERS = (*BATCH_NORMS, *INSTANCE_NORMS)
 """Layers that treat every channel by itself: their inputs and outputs are the same channels."""
-_CUTTABLE = (*LINEARS, *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS, *CHANNEL_LAYERS)
+CUTTABLE_LAYERS = (*LINEARS, *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS, *CHANNEL_LAYERS)
+"""Layers that can be made narrower."""
 _TRIALS = 3
 
 
@@ -210,11 +211,13 @@ def _spared(
         name = str(node.target)
         layer = analysis.layer(node) if node.op == "call_module" else None
         outputs = _fewer(node, layer, baseline.needed.get(node), analysis.needed.get(node))
-        has_width = layer is None or isinstance(layer, _CUTTABLE) or next(layer.parameters(recurse=False), None) is not None
+        has_width = layer is None or isinstance(layer, CUTTABLE_LAYERS) or next(layer.parameters(recurse=False), None) is not None
         if outputs is not None and has_width:
             yield (name, "outputs"), outputs
+        if not isinstance(layer, CUTTABLE_LAYERS) or isinstance(layer, CHANNEL_LAYERS) or is_depthwise(layer):
+            continue
         for read, before in baseline.parts.get(node, {}).items():
-            if "shape" not in read.meta or not isinstance(layer, _CUTTABLE) or isinstance(layer, CHANNEL_LAYERS) or is_depthwise(layer):
+            if "shape" not in read.meta:
                 continue
             inputs = _fewer(read, layer, before, analysis.parts.get(node, {}).get(read))
             if inputs is not None:
@@ -243,7 +246,7 @@ def _require_cuttable(model: nn.Module, cut: Cut, traced: nn.Module) -> None:
         own, layer = model.get_submodule(cut.layer), traced.get_submodule(cut.layer)
     except AttributeError as error:
         raise _CannotCutError(f"it frees a part of {cut.layer}, which is no layer of the model") from error
-    if type(own) is not type(layer) or not isinstance(own, _CUTTABLE) or parametrize.is_parametrized(own):
+    if type(own) is not type(layer) or not isinstance(own, CUTTABLE_LAYERS) or parametrize.is_parametrized(own):
         raise _CannotCutError(f"it frees a part of {cut.layer} ({type(own).__name__}), which cannot be made narrower while it is trained")
     if getattr(own, "groups", 1) > 1 and not is_depthwise(own):
         raise _CannotCutError(f"it frees a part of {cut.layer}, a convolution in groups")
