@@ -132,11 +132,22 @@ def test_again_and_again(name):
         assert difference(small, before, inputs) <= 1e-5
         assert parameters(small) < parameters(before)
         assert bp.compact(small, inputs).max_rel_error <= 1e-5
+        if name in ("mlp", "lenet5", "vgg"):
+            assert all(gate.num_units == max(int(gate.keep().sum()), 2) for gate in bp.gates(small).values())
     for key, gate in bp.gates(small).items():
         if gate.noise_columns is not None:
             assert gate.noise_width == bp.gates(model)[key].num_units
             assert torch.equal(gate.raw_a.detach() > -20, bp.gates(small)[key].raw_a.detach() > -20)
             assert len(gate.noise_columns.unique()) == gate.num_units
+
+
+def test_a_layer_that_picks_refuses_other_sizes_as_the_whole_model_does():
+    model, inputs = gated("lenet5")
+    small = bp.narrow(model, inputs).model
+    larger = torch.rand(2, 1, 32, 32)
+    for each in (model, small):
+        with pytest.raises((RuntimeError, bp.BayespruneError)):
+            each(larger)
 
 
 def test_copies_are_independent():

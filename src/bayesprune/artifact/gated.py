@@ -17,7 +17,7 @@ from bayesprune.attach.heads import put_on_heads
 from bayesprune.errors import InputError, first_line
 from bayesprune.gates import METHODS, Gate, gates, unwrapped
 from bayesprune.gates.contract import ControlledLayer
-from bayesprune.gates.hooks import INPUT_PICK, pick_inputs, put_on
+from bayesprune.gates.hooks import INPUT_PICK, pick_inputs, picked_inputs, put_on
 from bayesprune.gates.units import Units
 from bayesprune.graph.fx_tracing import HEAD_GATE
 from bayesprune.narrowing.narrow import cut_to_sizes, layer_sizes
@@ -31,8 +31,8 @@ PLACES: dict[str, Callable[[nn.Module, Gate], None]] = {
 _PLACE_SETTINGS = frozenset({"self", "num_units", "channel_dim", "groups"})
 _SWITCH = "fixed_dropout"
 _INPUTS_FIRST = "inputs first"
-_SIZES, _WHOLE = "sizes", "whole"
-"""Of a narrower model: the sizes of its layers, and how many units a gate had."""
+_SIZES, _PICKS, _WHOLE = "sizes", "picks", "whole"
+"""Of a narrower model: the sizes of its layers, how many inputs those pick from that do, and how many units a gate had."""
 
 
 class _MisfitError(ValueError):
@@ -63,6 +63,8 @@ def describe_gated(model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]
     }
     if any(gate.noise_columns is not None for gate in gates(model).values()):
         description[_SIZES] = layer_sizes(model)
+        picks = {path: picked_inputs(module) for path, module in model.named_modules()}
+        description[_PICKS] = {path: pick.arriving for path, pick in picks.items() if pick is not None}
     return description, stored
 
 
@@ -86,11 +88,12 @@ def gates_into(model: nn.Module, description: Mapping[str, Any], stored: Mapping
     switch = description.get(_SWITCH)
     switch = None if switch is None else flag(switch, _SWITCH)
     sizes = _read_sizes(description.get(_SIZES, {}))
+    picks = mapping(description.get(_PICKS, {}), "what layers pick from")
     result = copy.deepcopy(model)
     try:
         _make_narrower(result, sizes)
         _put_gates(result, described)
-        _put_picks(result, state)
+        _put_picks(result, picks, state)
         _copy_state(result, state, table)
     except (_MisfitError, KeyError) as error:
         saved = shown(description.get("model"))
@@ -198,19 +201,16 @@ def _make_narrower(model: nn.Module, sizes: Mapping[str, Sequence[int]]) -> None
         raise _MisfitError(str(error)) from error
 
 
-def _put_picks(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+def _put_picks(model: nn.Module, picks: Mapping[str, Any], state: Mapping[str, Tensor]) -> None:
     """Let the layers of a narrower model pick the inputs that they picked."""
-    for name, index in state.items():
-        path, _, end = name.rpartition(f".{INPUT_PICK}.")
-        if end != "index":
-            continue
-        layer = submodule(model, path)
-        gate = layer._modules.get("input_gate")
-        if not isinstance(gate, Gate) or index.dtype != torch.int64 or index.ndim != 1:
+    for path, count in picks.items():
+        arriving, layer = whole(count, "the number of inputs to pick from", 0, LARGEST_INT), submodule(model, path)
+        gate, index = layer._modules.get("input_gate"), state.get(f"{path}.{INPUT_PICK}.index")
+        fits = index is not None and (index.dtype, index.ndim) == (torch.int64, 1)
+        if not isinstance(gate, Gate) or index is None or not fits or bool(((index < 0) | (index >= arriving)).any()):
             raise MalformedError(f"the layer {path[:60]!r} cannot pick inputs")
-        if INPUT_PICK not in layer._modules:
-            device = next(layer.parameters(), index).device
-            pick_inputs(layer, index.to(device, copy=True), gate.units.channel_dim)
+        device = next(layer.parameters(), index).device
+        pick_inputs(layer, index.to(device, copy=True), arriving, gate.units.channel_dim)
 
 
 def _read_controlled(data: Any) -> tuple[str, Any, bool]:

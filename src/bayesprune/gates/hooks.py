@@ -29,26 +29,45 @@ def put_on(layer: nn.Module, side: Literal["input", "output"], gate: Gate) -> No
 
 
 class InputPick(nn.Module):
-    """Some of what arrives at a layer, by number along a dimension."""
+    """Some of what arrives at a layer, by number along a dimension.
+
+    Args:
+        index: what to pick.
+        arriving: how many there are to pick from.
+        dim: along which dimension.
+    """
 
     index: Tensor
 
-    def __init__(self, index: Tensor, dim: int) -> None:
+    def __init__(self, index: Tensor, arriving: int, dim: int) -> None:
         super().__init__()
         self.register_buffer("index", index)
-        self.dim = dim
+        self.arriving, self.dim = arriving, dim
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.shape[self.dim] != self.arriving:  # More could be picked from too, and would be other inputs.
+            raise InputError(f"a layer that picks from {self.arriving} inputs in dimension {self.dim} was given the shape {tuple(x.shape)}")
+        return self.pick(x)
+
+    def pick(self, x: Tensor) -> Tensor:
+        """What is picked of a tensor of the right shape."""
         return torch.index_select(x, self.dim, self.index)
 
 
 INPUT_PICK = "input_pick"
 
 
-def pick_inputs(layer: nn.Module, index: Tensor, dim: int) -> None:
-    """Let a layer with a gate on its input read only these, before the gate."""
-    layer.add_module(INPUT_PICK, InputPick(index, dim))
-    layer.register_forward_pre_hook(_pick_input, prepend=True)
+def pick_inputs(layer: nn.Module, index: Tensor, arriving: int, dim: int) -> None:
+    """Let a layer with a gate on its input pick what it reads, before the gate; in place of what it picked. See ``InputPick``."""
+    if INPUT_PICK not in layer._modules:
+        layer.register_forward_pre_hook(_pick_input, prepend=True)
+    layer.add_module(INPUT_PICK, InputPick(index, arriving, dim))
+
+
+def picked_inputs(layer: nn.Module) -> InputPick | None:
+    """What a layer picks, if it does."""
+    pick = layer._modules.get(INPUT_PICK)
+    return pick if isinstance(pick, InputPick) else None
 
 
 def without_gates(layer: nn.Module) -> nn.Module:

@@ -8,7 +8,7 @@ from torch import Tensor, fx, nn
 
 from bayesprune.example_inputs import tensors_in
 from bayesprune.gates import Gate
-from bayesprune.gates.hooks import INPUT_PICK
+from bayesprune.gates.hooks import picked_inputs
 from bayesprune.graph.transformers import (
     HiddenControlFlowError,
     attention_steps,
@@ -73,9 +73,9 @@ class LayerTracer(fx.Tracer):
             for child in m.children()
         ):
             raise HiddenControlFlowError(f"{path} ({type(m).__name__}) consists of several layers")
-        pick = m._modules.get(INPUT_PICK)
+        pick = picked_inputs(m)
         if pick is not None:
-            args = (pick(args[0]), *args[1:])
+            args = (pick.pick(args[0]), *args[1:])
         if m._modules.get("input_gate") is not None:
             args = (self._call(f"{path}.input_gate", args[0]), *args[1:])
         result = self.create_proxy("call_module", path, args, kwargs)

@@ -13,6 +13,7 @@ from bayesprune.attach.units import spread
 from bayesprune.errors import InputError
 from bayesprune.example_inputs import ExampleInputs
 from bayesprune.gates import Gate, gates
+from bayesprune.gates.hooks import InputPick, picked_inputs
 from bayesprune.graph import trace
 from bayesprune.graph.binding import spelled
 from bayesprune.graph.layer_types import BATCH_NORMS, CONVOLUTIONS, INSTANCE_NORMS, LINEARS, TRANSPOSED_CONVOLUTIONS
@@ -39,11 +40,14 @@ class Cut:
         side: whether it is the layer's inputs or its outputs; for layers that treat channels one by one, their outputs stand for both, and
             for gates their units.
         owner: the unit of each channel.
+        arriving: of inputs that come from the gate's units, the unit of each that arrives. A layer may pick from them; then ``owner`` has
+            those that it picks.
     """
 
     layer: str
     side: Side
     owner: Tensor
+    arriving: Tensor | None = None
 
 
 @dataclass
@@ -150,7 +154,7 @@ def _cuts_of(model: nn.Module, name: str, gate: Gate, nodes: Mapping[str, fx.Nod
     node = nodes[name]
     names = {each: other for other, each in nodes.items()}
     generator = torch.Generator().manual_seed(0)
-    candidates: dict[tuple[str, Side], list[Tensor]] | None = None
+    candidates: dict[tuple[str, Side], list[Cut]] | None = None
     for _ in range(_TRIALS):
         gone = torch.zeros(gate.num_units, dtype=torch.bool)
         gone[torch.randperm(gate.num_units, generator=generator)[: gate.num_units // 2]] = True
@@ -160,21 +164,26 @@ def _cuts_of(model: nn.Module, name: str, gate: Gate, nodes: Mapping[str, fx.Nod
         call = disagreement(analysis)
         if call is not None:
             raise _CannotCutError(f"it frees a part of {call.target}, which is used in several places")
-        spared = dict(_spared(model, baseline, analysis, names))
+        spared = {place: (left, before) for place, left, before in _spared(model, baseline, analysis, names)}
         if candidates is None:
-            candidates = {place: list(_owners(gate, len(mask))) for place, mask in spared.items()}
+            candidates = {place: list(_possible_cuts(model, name, place, len(left))) for place, (left, _) in spared.items()}
         # What is freed by some units together, such as a feature map all of whose positions are pruned, is no unit's own.
         candidates = {
-            place: [owner for owner in owners if torch.equal(gone[owner], spared[place])]
-            for place, owners in candidates.items()
+            place: [cut for cut in possible if _frees(gone[cut.owner], *spared[place])]
+            for place, possible in candidates.items()
             if place in spared
         }
-    cuts = [Cut(layer, side, owners[0]) for (layer, side), owners in (candidates or {}).items() if owners]
+    cuts = [possible[0] for possible in (candidates or {}).values() if possible]
     for cut in cuts:
         _require_cuttable(model, cut, baseline.module)
     if all(cut.side != "outputs" for cut in cuts) and not _reads_fewer(name, cuts):
         raise _CannotCutError("no layer has channels that one of its units alone decides on")
     return cuts
+
+
+def _frees(gone: Tensor, left: Tensor, before: Tensor) -> bool:
+    """Whether the channels of units that are gone are those that nobody needs now; what nobody needed before does not tell."""
+    return torch.equal(before & ~gone, left)
 
 
 def _require_zeros_to_stay(baseline: Analysis, analysis: Analysis) -> None:
@@ -185,26 +194,40 @@ def _require_zeros_to_stay(baseline: Analysis, analysis: Analysis) -> None:
             raise _CannotCutError(f"behind {spelled(node.target)} its units are constant, but not zero")
 
 
-def _owners(gate: Gate, channels: int) -> Iterator[Tensor]:
+def _possible_cuts(model: nn.Module, name: str, place: tuple[str, Side], channels: int) -> Iterator[Cut]:
     """The ways in which the channels of a layer could belong to the units of a gate: one by one, or as flattened feature maps."""
-    own = torch.arange(gate.num_units) if gate.units.groups is None else gate.units.groups.cpu()
-    if len(own) and channels % len(own) == 0:
-        yield own.repeat_interleave(channels // len(own))
-        if channels > len(own):
-            yield own.repeat(channels // len(own))
+    units = gates(model)[name].units
+    own = torch.arange(units.count) if units.groups is None else units.groups.cpu()
+    arrives = name != f"{place[0]}.input_gate"
+    pick = _pick_at(model, *place) if arrives and name != place[0] else None
+    count = channels if pick is None else pick.arriving
+    if len(own) and count % len(own) == 0:
+        ways = [own.repeat_interleave(count // len(own)), *([own.repeat(count // len(own))] if count > len(own) else [])]
+        for way in ways:
+            yield Cut(*place, way if pick is None else way[pick.index.cpu()], way if arrives else None)
+
+
+def _pick_at(model: nn.Module, path: str, side: Side) -> InputPick | None:
+    """What picks from what arrives at a side of a layer, or at the gate on its input."""
+    layer = dict(model.named_modules(remove_duplicate=False)).get(path.removesuffix(".input_gate"))
+    return None if layer is None or side == "outputs" else picked_inputs(layer)
 
 
 def _spared(
     model: nn.Module, baseline: Analysis, analysis: Analysis, names: Mapping[fx.Node, str]
-) -> Iterator[tuple[tuple[str, Side], Tensor]]:
-    """The sides of layers of which zeros spare something, and the channels that are spared; of gates too, whose nodes have these names."""
+) -> Iterator[tuple[tuple[str, Side], Tensor, Tensor]]:
+    """The sides of layers of which zeros spare something, with the channels that are needed, and that were before.
+
+    Of gates too, whose nodes have these names.
+    """
     found = gates(model)
     for node in analysis.module.graph.nodes:
         if node in names:
-            needed = analysis.unknown(node, analysis.needed.get(node, torch.zeros([1] * len(shape_of(node)), dtype=torch.bool)))
-            left = _left(node, found[names[node]].units.channel_dim, needed)
-            if not bool(left.all()):
-                yield (names[node], "units"), ~left
+            dim = found[names[node]].units.channel_dim
+            none = torch.zeros([1] * len(shape_of(node)), dtype=torch.bool)
+            left, before = (_left(node, dim, each.unknown(node, each.needed.get(node, none))) for each in (analysis, baseline))
+            if bool((before & ~left).any()):
+                yield (names[node], "units"), left, before
             continue
         if node.op not in ("call_module", "get_attr"):
             continue
@@ -213,23 +236,24 @@ def _spared(
         outputs = _fewer(node, layer, baseline.needed.get(node), analysis.needed.get(node))
         has_width = layer is None or isinstance(layer, CUTTABLE_LAYERS) or next(layer.parameters(recurse=False), None) is not None
         if outputs is not None and has_width:
-            yield (name, "outputs"), outputs
+            yield (name, "outputs"), *outputs
         if not isinstance(layer, CUTTABLE_LAYERS) or isinstance(layer, CHANNEL_LAYERS) or is_depthwise(layer):
             continue
-        for read, before in baseline.parts.get(node, {}).items():
+        for read, part in baseline.parts.get(node, {}).items():
             if "shape" not in read.meta:
                 continue
-            inputs = _fewer(read, layer, before, analysis.parts.get(node, {}).get(read))
+            inputs = _fewer(read, layer, part, analysis.parts.get(node, {}).get(read))
             if inputs is not None:
-                yield (name, "inputs"), inputs
+                yield (name, "inputs"), *inputs
 
 
-def _fewer(node: fx.Node, layer: nn.Module | None, before: Tensor | None, after: Tensor | None) -> Tensor | None:
-    """The channels of an activation that were needed and are not any more; None if there are none."""
+def _fewer(node: fx.Node, layer: nn.Module | None, before: Tensor | None, after: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    """The channels of an activation that are needed, and that were before; None if they are the same."""
     if before is None or not is_fewer(before, after) or "shape" not in node.meta:
         return None
     rank = len(shape_of(node))
-    return ~_left(node, rank - 1 if isinstance(layer, LINEARS) or rank < 2 else 1, torch.zeros_like(before) if after is None else after)
+    dim = rank - 1 if isinstance(layer, LINEARS) or rank < 2 else 1
+    return _left(node, dim, torch.zeros_like(before) if after is None else after), _left(node, dim, before)
 
 
 def _left(node: fx.Node, dim: int, needed: Tensor) -> Tensor:
@@ -247,7 +271,7 @@ def _require_cuttable(model: nn.Module, cut: Cut, traced: nn.Module) -> None:
     except AttributeError as error:
         raise _CannotCutError(f"it frees a part of {cut.layer}, which is no layer of the model") from error
     if type(own) is not type(layer) or not isinstance(own, CUTTABLE_LAYERS) or parametrize.is_parametrized(own):
-        raise _CannotCutError(f"it frees a part of {cut.layer} ({type(own).__name__}), which cannot be made narrower while it is trained")
+        raise _CannotCutError(f"it frees a part of {cut.layer} ({type(own).__name__}), which cannot be made narrower as it is")
     if getattr(own, "groups", 1) > 1 and not is_depthwise(own):
         raise _CannotCutError(f"it frees a part of {cut.layer}, a convolution in groups")
 

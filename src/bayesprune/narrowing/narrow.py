@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesprune.gates import Gate, gates
-from bayesprune.gates.hooks import INPUT_PICK, InputPick, pick_inputs
+from bayesprune.gates.hooks import pick_inputs, picked_inputs
 from bayesprune.graph.layer_types import LINEARS, TRANSPOSED_CONVOLUTIONS
 from bayesprune.narrowing.cuts import CHANNEL_LAYERS, CUTTABLE_LAYERS, Cuts, Side, is_depthwise
 
@@ -80,7 +80,7 @@ def narrowed(model: nn.Module, cuts: Cuts, kept: Kept) -> Narrow:
             masks[place] = masks[place] & mask if place in masks else mask
     for name in cuts.by_gate:
         if cuts.gathers(name):
-            _gather_input(copied, cuts, name, left, masks)
+            _gather_input(copied, cuts, name.removesuffix(".input_gate"), left, masks)
     narrow = Narrow(copied, {})
     paths = {module: path for path, module in copied.named_modules()}  # Of several names of a module, the one its tensors go by.
     for (path, side), mask in masks.items():
@@ -189,21 +189,18 @@ def _cut(narrow: Narrow, path: str, owner: nn.Module, name: str, dim: int, mask:
     narrow.parts.setdefault(f"{path}.{name}", []).append((dim, index))
 
 
-def _gather_input(model: nn.Module, cuts: Cuts, name: str, left: Mapping[str, Tensor], masks: Mapping[tuple[str, Side], Tensor]) -> None:
-    """Let the layer of a gate pick what it still reads from what still arrives: the gate decides on its own which inputs it needs."""
-    path = name.removesuffix(".input_gate")
+def _gather_input(model: nn.Module, cuts: Cuts, path: str, left: Mapping[str, Tensor], masks: Mapping[tuple[str, Side], Tensor]) -> None:
+    """Let a layer with a gate pick what it still reads from what still arrives: the gate decides on its own which inputs it needs."""
     layer = model.get_submodule(path)
-    wanted = masks[path, "inputs"]
-    arriving = torch.ones_like(wanted)
-    for other, owned in cuts.by_gate.items():
+    wanted, before = masks[path, "inputs"], picked_inputs(layer)
+    read = torch.arange(len(wanted)) if before is None else before.index.cpu()
+    arriving = torch.ones(len(wanted) if before is None else before.arriving, dtype=torch.bool)
+    for name, owned in cuts.by_gate.items():
         for cut in owned:
-            if other != name and (cut.layer, cut.side) == (path, "inputs"):
-                arriving &= left[other][cut.owner]
-    if torch.equal(wanted, arriving):
+            if (cut.layer, cut.side) == (path, "inputs") and cut.arriving is not None:
+                arriving &= left[name][cut.arriving]
+    if before is None and torch.equal(wanted, arriving):
         return
-    wanted = wanted.to(next(layer.parameters()).device)
-    before = layer._modules.get(INPUT_PICK)
-    if isinstance(before, InputPick):
-        before.index = before.index[wanted]
-    else:
-        pick_inputs(layer, (arriving.cumsum(0) - 1).to(wanted.device)[wanted], gates(model)[name].units.channel_dim)
+    device, gate = next(layer.parameters()).device, gates(model)[f"{path}.input_gate"]
+    index = (arriving.cumsum(0) - 1)[read[wanted]]
+    pick_inputs(layer, index.to(device), int(arriving.sum()), gate.units.channel_dim)
