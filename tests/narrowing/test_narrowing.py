@@ -114,9 +114,11 @@ def test_draws_are_of_the_same_distribution(method):
     assert (whole - narrow).abs().max() < 0.03
 
 
-def test_input_dependent_gates_afterwards():
+def test_input_dependent_gates_afterwards(tmp_path):
     model, inputs = gated("lenet5")
     first = bp.make_dependent(bp.narrow(model, inputs).model).eval()
+    bp.save(first, tmp_path / "first.safetensors")
+    assert difference(bp.load(tmp_path / "first.safetensors", into=GALLERY["lenet5"].build()), first, inputs) == 0.0
     second = bp.narrow(bp.make_dependent(model).eval(), inputs).model
     assert difference(first, second, inputs) <= 1e-5
     assert bp.AdaptiveModel(first, inputs[0], cache=None)(inputs[0]).shape == (inputs[0].shape[0], 10)
@@ -181,6 +183,15 @@ def test_a_gate_before_a_norm_keeps_its_units_and_says_why():
     result = bp.narrow(model, inputs)
     assert "constant" in result.reasons["features.block1.conv.output_gate"]
     assert "constant" in str(result)
+
+
+@pytest.mark.parametrize("name", ["lenet_500_300", "lenet5", "vgg"])
+def test_the_papers_cost_is_that_of_the_narrower_network(name):
+    model, inputs = gated(name)
+    small = bp.narrow(model, inputs).model
+    assert bp.cost(small, inputs[0]).paper.flops < bp.cost(model, inputs[0]).paper.flops / 2
+    before, after = bp.summary(model).cost, bp.summary(small).cost
+    assert 1.0 <= after.speedup < 1.2 < before.speedup
 
 
 def test_keyword_arguments_and_results_in_records():

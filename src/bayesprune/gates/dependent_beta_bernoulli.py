@@ -99,6 +99,7 @@ class DependentBetaBernoulli(Gate):
         dependent.raw_a.copy_(gate.raw_a.detach())
         dependent.raw_b.copy_(gate.raw_b.detach())
         dependent.controlled, dependent.position = gate.controlled, gate.position
+        dependent.noise_columns, dependent.noise_width = gate.noise_columns, gate.noise_width
         dependent.train(gate.training)
         return dependent
 

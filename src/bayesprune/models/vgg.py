@@ -5,6 +5,7 @@ References:
     Variational Beta-Bernoulli Dropout (arXiv:1805.10896).
 """
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -79,8 +80,7 @@ class VGGLike(nn.Module):
     def gate_places(self, before_norm: bool = False) -> tuple[GatePlace, ...]:
         """After the ReLU of every block (before its norm, at the convolution, if asked), and the inputs of the two linear layers."""
         places = []
-        widths = [width for group in self.groups for width in group]
-        for number, width in enumerate(widths, start=1):
+        for number, width in enumerate(self._widths(), start=1):
             conv = f"features.block{number}.conv"
             site = conv if before_norm else f"features.block{number}.relu"
             places.append(GatePlace(site, "output", width, controls=conv, controls_dim="outputs"))
@@ -92,8 +92,9 @@ class VGGLike(nn.Module):
         """The convolutions and poolings, and the two linear layers."""
         layers: list[Layer] = []
         inputs, gate, side = 3, 0, IMAGE_SIZE
+        widths = iter(self._widths())
         for group in self.groups:
-            for outputs in group:
+            for outputs in itertools.islice(widths, len(group)):
                 layers.append(Conv(3, inputs, outputs, side, side, gate - 1 if gate else None, gate, norm=True))
                 inputs, gate = outputs, gate + 1
             side //= 2
@@ -102,6 +103,10 @@ class VGGLike(nn.Module):
         layers.append(Dense(fc1.in_features, fc1.out_features, gate, gate + 1, norm=True, quirk=PaperQuirk.NORM_SIZED_BY_INPUT))
         layers.append(Dense(fc2.in_features, fc2.out_features, gate + 1, activation=False, quirk=PaperQuirk.ACTIVATED_LOGITS))
         return tuple(layers)
+
+    def _widths(self) -> list[int]:
+        """Of the convolutions, as they are: units may have been taken out since they were made."""
+        return [module.out_channels for module in self.features.modules() if isinstance(module, nn.Conv2d)]
 
 
 def _check_groups(groups: Sequence[Sequence[int]]) -> None:
