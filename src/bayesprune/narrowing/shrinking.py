@@ -92,7 +92,12 @@ class Shrinking:
                 culprits = [group for group in going if not _are_of_one_size([self._alone(group, *each) for each in enumerate(kept)])]
                 reason = "without their pruned units the models side by side are of different sizes"
             else:
-                culprits = [group for group in going if not all(self._works_alone(group, index, kept[index]) for index in members)]
+                culprits = [
+                    group for group in going if not self._runs_alone(group, members[0], kept[members[0]])
+                ]  # Most of them, soon found.
+                culprits = culprits or [
+                    group for group in going if not all(self._works_alone(group, index, kept[index]) for index in members)
+                ]
                 reason = "without its pruned units the model computes something else, or nothing"
             for name in self.cuts.deciding_on(name for group in culprits or going for name in group):
                 self.staying[name] = reason
@@ -155,6 +160,13 @@ class Shrinking:
     def _alone(self, group: Sequence[str], index: int, kept: Kept) -> Narrow:
         """A model that has lost only units of these gates."""
         return narrowed(self.models[index], Cuts({name: self.cuts.by_gate[name] for name in group}), {name: kept[name] for name in group})
+
+    @torch.no_grad()
+    def _runs_alone(self, group: Sequence[str], index: int, kept: Kept) -> bool:
+        """Whether a model without the units of these gates computes anything."""
+        narrow = self._alone(group, index, kept).model
+        with evaluating(narrow):
+            return bool(self._outputs(narrow))
 
     def _works_alone(self, group: Sequence[str], index: int, kept: Kept) -> bool:
         """Whether a model can lose the units of these gates."""
