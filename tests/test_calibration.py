@@ -62,10 +62,24 @@ def test_a_temperature_is_best_among_its_neighbours():
     assert nll(best) <= min(nll(0.99 * best), nll(1.01 * best))
 
 
-@pytest.mark.parametrize("labels", [[0, 1], [1, 0]])
-def test_scores_that_are_always_right_or_always_wrong_have_a_temperature_too(labels):
-    found = bp.fit_temperature(torch.eye(2) * 10, torch.tensor(labels))
-    assert 0.0 < found < math.inf
+@pytest.mark.parametrize(("labels", "expected"), [([0, 1], 0.01), ([1, 0], 100.0)])
+@pytest.mark.parametrize("spread", [1e-6, 1.0, 1e6])
+def test_scores_that_are_always_right_or_always_wrong_have_the_end_of_a_range(labels, expected, spread):
+    scores = torch.tensor([[1.0, -1.0], [-1.0, 1.0]]) * spread
+    assert bp.fit_temperature(scores, torch.tensor(labels)) == pytest.approx(expected * spread, rel=1e-3)
+
+
+def test_scores_that_do_not_differ_have_none():
+    assert bp.fit_temperature(torch.full((3, 4), 2.0), torch.tensor([0, 1, 2])) == 1.0
+    assert bp.fit_temperature(torch.randn(3, 1), torch.tensor([0, 0, 0])) == 1.0
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+def test_a_temperature_has_the_unit_of_the_scores(scale):
+    generator = torch.Generator().manual_seed(0)
+    scores = 2.0 * torch.randn(20_000, 4, generator=generator)
+    labels = torch.multinomial(torch.softmax(scores, dim=1), 1, generator=generator).squeeze(1)
+    assert bp.fit_temperature(scale * scores, labels) == pytest.approx(scale, rel=0.05)
 
 
 def test_certain_and_wrong_is_finite():
@@ -110,6 +124,9 @@ def test_it_prints():
         (torch.tensor([[0.5, 0.5]]), torch.tensor([0.0]), "whole numbers"),
         (torch.tensor([[0.5, 0.5]]), torch.tensor([0, 1]), "each of the 1 inputs"),
         (torch.tensor([[0.5, 0.5]]), [0], "list"),
+        (torch.tensor([[0.5, 0.5]]), torch.tensor([0], dtype=torch.uint16), "whole numbers"),
+        (torch.tensor([[0.5, 0.5]]).to_sparse(), torch.tensor([0]), "shape"),
+        (torch.empty(1, 2, device="meta"), torch.tensor([0]), "shape"),
     ],
 )
 def test_refusals(probabilities, labels, why):
@@ -117,7 +134,7 @@ def test_refusals(probabilities, labels, why):
         bp.calibration(probabilities, labels)
 
 
-@pytest.mark.parametrize("bins", [0, -1, 1.5, True])
+@pytest.mark.parametrize("bins", [0, -1, 1.5, True, 10**30])
 def test_bins_are_a_number(bins):
     with pytest.raises(InputError, match="bins"):
         bp.calibration(torch.tensor([[0.5, 0.5]]), torch.tensor([0]), bins=bins)

@@ -88,6 +88,22 @@ def test_independent_labels_have_no_entropy():
     assert found.expected_entropy is None
 
 
+def test_a_single_score_is_no_class():
+    model = bp.sparsify(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 1)), "bb")
+    found = bp.uncertainty(model, X, activation=lambda scores: torch.ones_like(scores))
+    assert found.expected_entropy is None
+    assert bp.uncertainty(model, X[:1], activation=lambda scores: torch.ones(1)).expected_entropy is None
+
+
+def test_activations_that_give_no_real_numbers():
+    model = bp.sparsify(plain(), "bb")
+    for predict in (bp.predict, bp.uncertainty):
+        with pytest.raises(InputError, match="must return a tensor"):
+            predict(model, X, activation=lambda scores: scores.tolist())
+    with pytest.raises(InputError, match="complex"):
+        bp.uncertainty(model, X, activation=torch.fft.fft)
+
+
 def test_classes_in_another_dimension():
     torch.manual_seed(0)
     model = bp.sparsify(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 1)), "bb", example_inputs=torch.randn(2, 1, 6, 6))

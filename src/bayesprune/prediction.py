@@ -105,7 +105,12 @@ def _prediction(model: nn.Module, x: Tensor, activation: Callable[[Tensor], Tens
             f"{asked_by} is for models that return one tensor, and {type(model).__name__} returns {type(outputs).__name__}: "
             "wrap it in a module that picks the tensor to predict with"
         )
-    return outputs if activation is None else activation(outputs)
+    if activation is None:
+        return outputs
+    prediction = activation(outputs)
+    if not isinstance(prediction, Tensor):
+        raise InputError(f"activation must return a tensor, not {type(prediction).__name__}")
+    return prediction
 
 
 @contextmanager

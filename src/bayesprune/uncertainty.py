@@ -7,14 +7,12 @@ from numbers import Integral
 import torch
 from torch import Tensor, nn
 
+from bayesprune.calibration import are_probabilities
 from bayesprune.errors import InputError
 from bayesprune.prediction import predictions, softmax
 
-_SUMS_TO_ONE = 1e-2
-"""How far the sum of probabilities may be from one: bfloat16 has three digits."""
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Uncertainty:
     """Predictions for a batch over draws of the masks.
 
@@ -22,7 +20,7 @@ class Uncertainty:
     an ambiguous image, and what the draws disagree about, which is uncertainty about the units.
 
     Attributes:
-        mean: the mean prediction, as ``predict`` gives it.
+        mean: the mean prediction, as ``predict`` gives it, in single precision at least.
         std: the standard deviation between draws, element by element.
         samples: how many draws.
         expected_entropy: the mean entropy of a draw's prediction, in nats, for each input; None where predictions are no probabilities.
@@ -86,19 +84,18 @@ def uncertainty(model: nn.Module, x: Tensor, *, samples: int = 32, activation: C
     are_classes = True
     drawn = predictions(model, x, samples=samples, activation=activation, asked_by="uncertainty")
     for count, each in enumerate(drawn, start=1):
+        if each.is_complex():
+            raise InputError("these predictions are complex numbers: give uncertainty an activation that makes real ones of them")
         prediction = each.to(torch.promote_types(each.dtype, torch.float32))
         before = prediction - mean.to(prediction)  # Welford's way: the difference of two large sums would have no digits left.
         mean = mean.to(prediction) + before / count
         squares = squares.to(prediction) + before * (prediction - mean)
-        are_classes = are_classes and _are_probabilities(prediction)
+        are_classes = are_classes and _are_of_classes(prediction)
         if are_classes:
             entropies = entropies.to(prediction) + torch.special.entr(prediction).sum(dim=-1)
     std = (squares / (samples - 1)).clamp(min=0.0).sqrt()
     return Uncertainty(mean, std, int(samples), entropies / samples if are_classes else None)
 
 
-def _are_probabilities(prediction: Tensor) -> bool:
-    """Whether the last dimension has probabilities of classes that exclude each other."""
-    if prediction.ndim == 0:
-        return False
-    return bool((prediction >= 0).all()) and bool(((prediction.sum(dim=-1) - 1.0).abs() <= _SUMS_TO_ONE).all())
+def _are_of_classes(prediction: Tensor) -> bool:
+    return prediction.ndim > 1 and prediction.shape[-1] > 1 and are_probabilities(prediction)

@@ -9,8 +9,8 @@ from torch.utils._pytree import tree_leaves
 
 import bayesprune as bp
 from bayesprune.gates import METHODS, gates
+from bayesprune.narrowing.copies import narrowed
 from bayesprune.narrowing.cuts import find_cuts
-from bayesprune.narrowing.narrow import narrowed
 from bayesprune.narrowing.shrinking import Shrinking
 
 ONE_TENSOR = [name for name, example in GALLERY.items() if len(example.inputs()) == 1]

@@ -20,7 +20,7 @@ from bayesprune.gates.contract import ControlledLayer
 from bayesprune.gates.hooks import INPUT_PICK, pick_inputs, picked_inputs, put_on
 from bayesprune.gates.units import Units
 from bayesprune.graph.fx_tracing import HEAD_GATE
-from bayesprune.narrowing.narrow import cut_to_sizes, layer_sizes
+from bayesprune.narrowing.copies import cut_to_sizes, layer_sizes
 
 PLACES: dict[str, Callable[[nn.Module, Gate], None]] = {
     "input_gate": lambda layer, gate: put_on(layer, "input", gate),
@@ -91,7 +91,7 @@ def gates_into(model: nn.Module, description: Mapping[str, Any], stored: Mapping
     picks = mapping(description.get(_PICKS, {}), "what layers pick from")
     result = copy.deepcopy(model)
     try:
-        _make_narrower(result, sizes)
+        _cut_to(result, sizes)
         _put_gates(result, described)
         _put_picks(result, picks, state)
         _copy_state(result, state, table)
@@ -181,9 +181,14 @@ def _columns(name: str, state: Mapping[str, Tensor], units: int, width: int) -> 
     """Which units of the whole gate a narrower one has."""
     columns = state.get(_columns_name(name))
     fits = columns is not None and columns.dtype == torch.int32 and columns.shape == (units,)
-    if columns is None or not fits or bool(((columns < 0) | (columns >= width)).any()):
+    if columns is None or not fits or not _are_numbers(columns, width):
         raise MalformedError(f"the gate {name[:60]!r} does not say which {units} of {width} units it has")
     return columns
+
+
+def _are_numbers(chosen: Tensor, count: int) -> bool:
+    """Whether some of so many are given by their numbers, in rising order."""
+    return not bool(((chosen < 0) | (chosen >= count)).any()) and bool((chosen.diff() > 0).all())
 
 
 def _read_sizes(data: Any) -> dict[str, list[int]]:
@@ -194,7 +199,7 @@ def _read_sizes(data: Any) -> dict[str, list[int]]:
     }
 
 
-def _make_narrower(model: nn.Module, sizes: Mapping[str, Sequence[int]]) -> None:
+def _cut_to(model: nn.Module, sizes: Mapping[str, Sequence[int]]) -> None:
     try:
         cut_to_sizes(model, sizes)
     except ValueError as error:
@@ -207,7 +212,7 @@ def _put_picks(model: nn.Module, picks: Mapping[str, Any], state: Mapping[str, T
         arriving, layer = whole(count, "the number of inputs to pick from", 0, LARGEST_INT), submodule(model, path)
         gate, index = layer._modules.get("input_gate"), state.get(f"{path}.{INPUT_PICK}.index")
         fits = index is not None and (index.dtype, index.ndim) == (torch.int64, 1)
-        if not isinstance(gate, Gate) or index is None or not fits or bool(((index < 0) | (index >= arriving)).any()):
+        if not isinstance(gate, Gate) or index is None or not fits or not _are_numbers(index, arriving):
             raise MalformedError(f"the layer {path[:60]!r} cannot pick inputs")
         device = next(layer.parameters(), index).device
         pick_inputs(layer, index.to(device, copy=True), arriving, gate.units.channel_dim)

@@ -45,13 +45,17 @@ class InputPick(nn.Module):
         self.arriving, self.dim = arriving, dim
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[self.dim] != self.arriving:  # More could be picked from too, and would be other inputs.
+        there = x.ndim > (self.dim if self.dim >= 0 else -self.dim - 1)
+        if not there or x.shape[self.dim] != self.arriving:  # More could be picked from too, and would be other inputs.
             raise InputError(f"a layer that picks from {self.arriving} inputs in dimension {self.dim} was given the shape {tuple(x.shape)}")
         return self.pick(x)
 
     def pick(self, x: Tensor) -> Tensor:
         """What is picked of a tensor of the right shape."""
         return torch.index_select(x, self.dim, self.index)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.index)} of {self.arriving}"
 
 
 INPUT_PICK = "input_pick"
@@ -108,8 +112,7 @@ def has_other_hooks(layer: nn.Module) -> bool:
 
 
 def _gate_input(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    if not inputs:
-        raise InputError(f"{type(layer).__name__} with a gate on its input must be called with a positional argument")
+    _require_positional(layer, inputs)
     return (layer.input_gate(inputs[0]), *inputs[1:])  # type: ignore[operator]
 
 
@@ -118,7 +121,13 @@ def _gate_output(layer: nn.Module, _inputs: tuple[Any, ...], output: Tensor) -> 
 
 
 def _pick_input(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    _require_positional(layer, inputs)
     return (layer.input_pick(inputs[0]), *inputs[1:])  # type: ignore[operator]
+
+
+def _require_positional(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+    if not inputs:
+        raise InputError(f"{type(layer).__name__} with a gate on its input must be called with a positional argument")
 
 
 _OWN_HOOKS = (_gate_input, _gate_output, _pick_input)

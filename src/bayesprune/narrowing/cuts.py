@@ -1,5 +1,6 @@
 """Which channels of which layers go when units of a gate go."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -101,12 +102,15 @@ def find_cuts(model: nn.Module, example_inputs: ExampleInputs) -> Cuts:
     except InputError as error:
         return Cuts(reasons=dict.fromkeys(found, str(error)))
     nodes = _passing_gates(module, found)
+    tied = _tied_tensors(model)
     baseline = analyse(module, generic=True)
     cuts = Cuts()
     for name, gate in found.items():
         try:
             cuts.by_gate[name] = _cuts_of(model, name, gate, nodes, baseline)
+            _require_single_owners(model, cuts.by_gate[name], tied)
         except _CannotCutError as obstacle:
+            cuts.by_gate.pop(name, None)
             cuts.reasons[name] = str(obstacle)
     _leave_out_misfits(cuts)
     return cuts
@@ -149,7 +153,11 @@ def _passing_gates(module: fx.GraphModule, found: Mapping[str, Gate]) -> dict[st
 
 def _cuts_of(model: nn.Module, name: str, gate: Gate, nodes: Mapping[str, fx.Node], baseline: Analysis) -> list[Cut]:
     units = gate.units
-    if gate.num_units < 2 or (units.groups is not None and units.groups.ndim > 1):
+    if name not in nodes:
+        raise _CannotCutError("the model does not come by it with this example")
+    if gate.num_units < 2:
+        raise _CannotCutError("it has a single unit")
+    if units.groups is not None and units.groups.ndim > 1:
         raise _CannotCutError("its units are not channels")
     node = nodes[name]
     names = {each: other for other, each in nodes.items()}
@@ -270,10 +278,34 @@ def _require_cuttable(model: nn.Module, cut: Cut, traced: nn.Module) -> None:
         own, layer = model.get_submodule(cut.layer), traced.get_submodule(cut.layer)
     except AttributeError as error:
         raise _CannotCutError(f"it frees a part of {cut.layer}, which is no layer of the model") from error
-    if type(own) is not type(layer) or not isinstance(own, CUTTABLE_LAYERS) or parametrize.is_parametrized(own):
-        raise _CannotCutError(f"it frees a part of {cut.layer} ({type(own).__name__}), which cannot be made narrower as it is")
-    if getattr(own, "groups", 1) > 1 and not is_depthwise(own):
-        raise _CannotCutError(f"it frees a part of {cut.layer}, a convolution in groups")
+    if type(own) is type(layer) and can_be_narrower(own):
+        return
+    what = "a convolution in groups" if getattr(own, "groups", 1) > 1 else f"a {type(own).__name__}"
+    raise _CannotCutError(f"it frees a part of {cut.layer}, {what}, which cannot be made narrower as it is")
+
+
+def _tied_tensors(model: nn.Module) -> set[int]:
+    """The tensors, by identity, that several modules hold, or one under several names."""
+    held = Counter(id(tensor) for module in model.modules() for tensor in _own_tensors(module))
+    return {each for each, count in held.items() if count > 1}
+
+
+def _own_tensors(module: nn.Module) -> list[Tensor]:
+    return [tensor for tensor in (*module._parameters.values(), *module._buffers.values()) if tensor is not None]
+
+
+def _require_single_owners(model: nn.Module, cuts: Iterable[Cut], tied: set[int]) -> None:
+    """Refuse layers whose tensors are others' too: theirs would stay as they are."""
+    for cut in cuts:
+        layer = model.get_submodule(cut.layer)
+        if any(id(tensor) in tied for tensor in _own_tensors(layer)):
+            raise _CannotCutError(f"it frees a part of {cut.layer}, whose weights are also used elsewhere")
+
+
+def can_be_narrower(layer: nn.Module | None) -> bool:
+    """Whether a layer knows its sizes, and computes the same with fewer channels."""
+    whole_groups = getattr(layer, "groups", 1) == 1 or (layer is not None and is_depthwise(layer))
+    return isinstance(layer, CUTTABLE_LAYERS) and not parametrize.is_parametrized(layer) and whole_groups
 
 
 def is_depthwise(layer: nn.Module) -> bool:

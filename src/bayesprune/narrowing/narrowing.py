@@ -1,6 +1,5 @@
 """``narrow``: the gated model without its pruned units, still with its gates."""
 
-import copy
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +12,10 @@ from bayesprune.gates import require_gates, unwrapped
 from bayesprune.graph.calls import refuse_meta
 from bayesprune.graph.surroundings import in_turn
 from bayesprune.graph.tracing import relative_difference
+from bayesprune.narrowing.copies import copy_of
 from bayesprune.narrowing.shrinking import Shrinking
 from bayesprune.prediction import evaluating
+from bayesprune.state import as_before
 from bayesprune.text_table import text_table
 
 
@@ -47,12 +48,13 @@ def narrow(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Nar
     """A copy of a gated model that lacks the units that its gates have pruned, and still has the gates.
 
     It costs less to train on, to make input-dependent and to sample from than the whole model, and it is compacted to the same network. In
-    evaluation mode it computes what the whole model does. Draws of its masks lack what pruned units still let through now and then: of BB
-    less than its threshold on average.
+    evaluation mode it computes what the whole model does. Its draws lack what pruned units let through in draws of the whole model: with
+    ``bb``, ``dbb``, ``l0`` and ``gd`` next to nothing, with ``vib`` and ``sbp``, whose pruned units still pass noise, a part of the spread.
 
     Units go where whole channels of the layers that are there can go, and the layer knows their number by itself. ``compact``, which
     writes the network anew, removes more. A gate keeps at least two units, and its pruned ones where they are behind a batch norm, whose
-    bias for them is trained; ``reasons`` says so. An optimiser holds the tensors of the whole model: make a new one.
+    bias for them is trained; ``reasons`` says so. An optimiser holds the tensors of the whole model: make a new one. What the model's code
+    does for other arguments than the example's, or in other methods, is not looked at: with layers that are narrower it may fail.
 
     Args:
         gated: a model with gates; it is not changed. While it is followed, no other thread should call it.
@@ -76,7 +78,7 @@ def narrow(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Nar
     shrinking = Shrinking([gated], inputs)
     candidate = shrinking.candidate({name: gate.keep()[None] for name, gate in found.items()})
     if candidate is None:
-        model, kept = copy.deepcopy(gated), shrinking.kept[0]
+        model, kept = copy_of(gated), shrinking.kept[0]
     else:
         model, kept = candidate.narrow[0].model, candidate.kept[0]
     used = {name: int(gate.keep().sum()) for name, gate in found.items()}
@@ -89,7 +91,7 @@ def narrow(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Nar
     )
 
 
-_AT_LEAST = "another gate on the same channels uses them, or no more than two would be left"
+_AT_LEAST = "another gate on the same channels uses them, or fewer than two would be left"
 
 
 def _outputs(model: nn.Module, inputs: ExampleInputs) -> list[Tensor]:
@@ -98,9 +100,9 @@ def _outputs(model: nn.Module, inputs: ExampleInputs) -> list[Tensor]:
     Raises:
         InputError: it computes no tensors, or no numbers.
     """
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), evaluating(model), as_before(model):
         outputs = tensors_in(call(model, inputs))
-    if not outputs or not all(bool(each.isfinite().all()) for each in outputs):
-        what = "numbers that are not finite" if outputs else "no tensors"
+    if not outputs or any(bool(each.isnan().any()) for each in outputs):
+        what = "what is no number (NaN)" if outputs else "no tensors"
         raise InputError(f"{type(model).__name__} computes {what} for example_inputs, with which nothing can be compared")
     return outputs

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from bayesprune.narrowing.narrow import Narrow
+from bayesprune.narrowing.copies import Narrow
 from bayesprune.training.members import Members
 
 Moments = dict[str, dict[str, Tensor]]

@@ -13,7 +13,7 @@ from bayesprune.data import EpochPlan, TensorBatches
 from bayesprune.errors import DivergedError
 from bayesprune.gates import gates
 from bayesprune.graph.layer_types import BATCH_NORMS
-from bayesprune.narrowing.narrow import Narrow
+from bayesprune.narrowing.copies import Narrow
 from bayesprune.narrowing.shrinking import Shrinking
 from bayesprune.noise import derive_seed
 from bayesprune.objective import KLScale, gate_scales, linear_warmup, param_groups

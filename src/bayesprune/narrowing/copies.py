@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from bayesprune.errors import InputError, first_line
 from bayesprune.gates import Gate, gates
 from bayesprune.gates.hooks import pick_inputs, picked_inputs
 from bayesprune.graph.layer_types import LINEARS, TRANSPOSED_CONVOLUTIONS
-from bayesprune.narrowing.cuts import CHANNEL_LAYERS, CUTTABLE_LAYERS, Cuts, Side, is_depthwise
+from bayesprune.narrowing.cuts import CHANNEL_LAYERS, CUTTABLE_LAYERS, Cuts, Side, can_be_narrower, is_depthwise
 
 Kept = Mapping[str, Tensor]
 """The units that are left of each gate, by its name, in rising order."""
@@ -62,6 +63,21 @@ class Narrow:
                 self.put_into(whole[name], name, part)
 
 
+def copy_of(model: nn.Module) -> nn.Module:
+    """A copy with tensors of its own.
+
+    Raises:
+        InputError: torch cannot copy it.
+    """
+    try:
+        return copy.deepcopy(model)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(
+            f"{type(model).__name__} cannot be copied: {first_line(error)}. If its code keeps a tensor of the forward in an attribute, "
+            "let it keep tensor.detach()"
+        ) from error
+
+
 def narrowed(model: nn.Module, cuts: Cuts, kept: Kept) -> Narrow:
     """A copy of a model that has only these units.
 
@@ -70,7 +86,7 @@ def narrowed(model: nn.Module, cuts: Cuts, kept: Kept) -> Narrow:
         cuts: what goes with the units of its gates.
         kept: of each gate in ``cuts``.
     """
-    copied = copy.deepcopy(model)
+    copied = copy_of(model)
     left = {name: unit_mask(units, gates(model)[name].num_units) for name, units in kept.items()}
     masks: dict[tuple[str, Side], Tensor] = {}
     for name, owned in cuts.by_gate.items():
@@ -105,12 +121,14 @@ def cut_to_sizes(model: nn.Module, sizes: Mapping[str, Sequence[int]]) -> None:
     layers = dict(model.named_modules())
     for path, counts in sizes.items():
         layer = layers.get(path)
-        if not isinstance(layer, CUTTABLE_LAYERS) or len(counts) != len(_sides(layer)):
-            raise ValueError(f"it has no layer of two sides '{path}'" if len(counts) > 1 else f"it has no layer of one size '{path}'")
+        if layer is None or not isinstance(layer, CUTTABLE_LAYERS) or len(counts) != len(_sides(layer)):
+            raise ValueError(f"it has no layer '{path}' of which the file's could be a part")
         for side, count in zip(_sides(layer), counts, strict=True):
             before = _count(layer, side)
             if not 0 < count <= before:
                 raise ValueError(f"its layer '{path}' has {before} {side}, and {count} are wanted")
+            if count < before and not can_be_narrower(layer):
+                raise ValueError(f"its layer '{path}' cannot be made narrower")
             if count < before:
                 _make_narrower(Narrow(model, {}), path, side, torch.arange(before) < count)
 
@@ -183,10 +201,18 @@ def _cut(narrow: Narrow, path: str, owner: nn.Module, name: str, dim: int, mask:
     tensor = getattr(owner, name, None)
     if tensor is None:
         return
+    if tensor.ndim <= dim or tensor.shape[dim] != len(mask):
+        raise ValueError(f"its layer '{path}' has a {name} of shape {tuple(tensor.shape)}, which its sizes do not explain")
     index = mask.nonzero().flatten().to(tensor.device)
-    part = tensor.detach().index_select(dim, index).clone()
+    part = tensor.detach().index_select(dim, index).clone(memory_format=_order(tensor))
     setattr(owner, name, nn.Parameter(part, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else part)
     narrow.parts.setdefault(f"{path}.{name}", []).append((dim, index))
+
+
+def _order(tensor: Tensor) -> torch.memory_format:
+    """In which order the elements of a tensor lie."""
+    pixels = tensor.ndim == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
+    return torch.channels_last if pixels else torch.contiguous_format
 
 
 def _gather_input(model: nn.Module, cuts: Cuts, path: str, left: Mapping[str, Tensor], masks: Mapping[tuple[str, Side], Tensor]) -> None:
