@@ -19,7 +19,7 @@ from bayesprune.state import as_before
 from bayesprune.text_table import text_table
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Narrowing:
     """A gated model with fewer units. Prints as a table.
 
