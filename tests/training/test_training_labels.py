@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -31,7 +33,9 @@ BAD_LABELS = {
 }
 
 
-@pytest.mark.parametrize("loss", [F.cross_entropy, nn.CrossEntropyLoss()], ids=["function", "module"])
+@pytest.mark.parametrize(
+    "loss", [F.cross_entropy, nn.CrossEntropyLoss(), partial(F.cross_entropy, label_smoothing=0.1)], ids=["function", "module", "partial"]
+)
 @pytest.mark.parametrize(("labels", "message"), BAD_LABELS.values(), ids=BAD_LABELS)
 def test_bad_labels_are_found_before_the_first_step(labels, message, loss, small, tmp_path):
     bad = DataLoader(TensorDataset(torch.zeros(40, FEATURES), labels), batch_size=20)
@@ -55,6 +59,15 @@ def test_bad_label_that_only_reading_shows():
 def test_labels_that_cross_entropy_takes(labels):
     loader = DataLoader(TensorDataset(torch.randn(40, FEATURES), labels), batch_size=20)
     assert bp.fit(perceptron(), loader, method="bb", epochs=1, progress=False).stages
+
+
+def test_the_label_that_stands_for_none_is_the_losses_own():
+    labels = torch.where(LABELS == 2, 9, LABELS)
+    loader = DataLoader(TensorDataset(torch.randn(40, FEATURES), labels), batch_size=20)
+    loss = partial(F.cross_entropy, ignore_index=9)
+    assert bp.fit(perceptron(), loader, validation=loader, method="bb", loss=loss, epochs=1, progress=False).stages
+    with pytest.raises(InputError, match="a label is 9"):
+        bp.fit(perceptron(), loader, loss=partial(F.cross_entropy, label_smoothing=0.1), epochs=1, progress=False)
 
 
 class Ordinal(nn.CrossEntropyLoss):

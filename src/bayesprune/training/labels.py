@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -50,7 +51,9 @@ class LabelRule:
 
 
 def is_cross_entropy(loss: Callable[[Tensor, Tensor], Tensor]) -> bool:
-    """Whether a loss is torch's cross entropy; a class derived from it may take whatever its author likes."""
+    """Whether a loss is torch's cross entropy, with settings or without; a class derived from it may take whatever its author likes."""
+    if isinstance(loss, partial):
+        return loss.func is F.cross_entropy and not loss.args
     return loss is F.cross_entropy or type(loss) is nn.CrossEntropyLoss
 
 
@@ -58,6 +61,8 @@ def ignored_label(loss: Callable[[Tensor, Tensor], Tensor]) -> int | None:
     """The label that stands for none under torch's cross entropy; None under other losses."""
     if not is_cross_entropy(loss):
         return None
+    if isinstance(loss, partial):
+        return int(loss.keywords.get("ignore_index", _IGNORED))
     return loss.ignore_index if isinstance(loss, nn.CrossEntropyLoss) else _IGNORED
 
 
