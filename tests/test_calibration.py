@@ -74,6 +74,11 @@ def test_scores_that_do_not_differ_have_none():
     assert bp.fit_temperature(torch.randn(3, 1), torch.tensor([0, 0, 0])) == 1.0
 
 
+def test_probabilities_are_no_scores():
+    with pytest.raises(InputError, match="these are probabilities"):
+        bp.fit_temperature(torch.softmax(torch.randn(3, 4), dim=1), torch.tensor([0, 1, 2]))
+
+
 @pytest.mark.parametrize("scale", [1e-4, 1e4])
 def test_a_temperature_has_the_unit_of_the_scores(scale):
     generator = torch.Generator().manual_seed(0)

@@ -27,7 +27,7 @@ ROOMS: dict[str, set[str]] = {
     "data": {"noise"},
     "objective": {"gates"},
     "prediction": {"gates"},
-    "uncertainty": {"prediction", "calibration"},
+    "uncertainty": {"prediction", "calibration", "text_table"},
     "calibration": {"errors", "text_table"},
     "analysis": {"gates", "prediction"},
     "example_inputs": {"errors"},

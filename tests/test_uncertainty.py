@@ -88,6 +88,23 @@ def test_independent_labels_have_no_entropy():
     assert found.expected_entropy is None
 
 
+def test_it_prints():
+    model = bp.sparsify(plain(), "bb")
+    text = str(bp.uncertainty(model, X, samples=3))
+    assert text.startswith("3 draws for 6 inputs")
+    assert "mutual information, nats" in text
+    assert "confidence" not in str(bp.uncertainty(model, X, samples=3, activation=None))
+    assert "0 inputs" in str(bp.uncertainty(model.eval(), X[:0], samples=2))
+
+
+def test_the_softmax_of_a_single_output_is_refused():
+    model = bp.sparsify(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 1)), "bb")
+    for predict in (bp.predict, bp.uncertainty):
+        with pytest.raises(InputError, match="a single output, whose softmax is always 1"):
+            predict(model, X)
+        predict(model, X, activation=None)
+
+
 def test_a_single_score_is_no_class():
     model = bp.sparsify(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 1)), "bb")
     found = bp.uncertainty(model, X, activation=lambda scores: torch.ones_like(scores))

@@ -126,6 +126,8 @@ def fit_temperature(scores: Tensor, labels: Tensor) -> float:
     """
     _check(scores, labels, "scores")
     rows, labels = scores.detach().double(), labels.to(scores.device).long()
+    if rows.shape[1] > 1 and are_probabilities(rows):
+        raise InputError("these are probabilities, and a temperature divides scores: take those of predict(..., activation=None)")
     of_label = rows.gather(1, labels[:, None]).squeeze(1)
 
     def slope(inverse: float) -> float:

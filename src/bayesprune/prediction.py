@@ -107,6 +107,11 @@ def _prediction(model: nn.Module, x: Tensor, activation: Callable[[Tensor], Tens
         )
     if activation is None:
         return outputs
+    if activation is softmax and outputs.ndim > 0 and outputs.shape[-1] == 1:
+        raise InputError(
+            f"{type(model).__name__} has a single output, whose softmax is always 1: give {asked_by} activation=None for what it says "
+            "itself, or activation=torch.sigmoid for the probability of one of two classes"
+        )
     prediction = activation(outputs)
     if not isinstance(prediction, Tensor):
         raise InputError(f"activation must return a tensor, not {type(prediction).__name__}")

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from bayesprune.calibration import are_probabilities
 from bayesprune.errors import InputError
 from bayesprune.prediction import predictions, softmax
+from bayesprune.text_table import text_table
 
 
 @dataclass(frozen=True, eq=False)
 class Uncertainty:
-    """Predictions for a batch over draws of the masks.
+    """Predictions for a batch over draws of the masks. Prints as a table.
 
     For classes, the entropy of the mean prediction has two parts (Depeweg et al., 2018): what every draw is unsure of by itself, such as
     an ambiguous image, and what the draws disagree about, which is uncertainty about the units.
@@ -49,6 +50,14 @@ class Uncertainty:
         self._require_classes()
         return self.mean.amax(dim=-1)
 
+    def __str__(self) -> str:
+        head = f"{self.samples} draws for {len(self.mean) if self.mean.ndim else 1} inputs"
+        rows = [("", "mean", "least", "most"), ("spread between draws", *_range(self.std))]
+        if self.expected_entropy is not None:
+            rows += [("confidence", *_range(self.confidence)), ("entropy, nats", *_range(self.entropy))]
+            rows.append(("mutual information, nats", *_range(self.mutual_information)))
+        return f"{head}\n{text_table(rows, '<>>>')}"
+
     def _require_classes(self) -> Tensor:
         if self.expected_entropy is None:
             raise InputError(
@@ -56,6 +65,13 @@ class Uncertainty:
                 "mean and std, or give uncertainty an activation that makes such probabilities"
             )
         return self.expected_entropy
+
+
+def _range(values: Tensor) -> tuple[str, str, str]:
+    """Mean, least and most, as text."""
+    if values.numel() == 0:
+        return "", "", ""
+    return f"{float(values.mean()):.4f}", f"{float(values.min()):.4f}", f"{float(values.max()):.4f}"
 
 
 def uncertainty(model: nn.Module, x: Tensor, *, samples: int = 32, activation: Callable[[Tensor], Tensor] | None = softmax) -> Uncertainty:

@@ -153,6 +153,12 @@ def test_a_layer_that_picks_refuses_other_sizes_as_the_whole_model_does():
             each(larger)
 
 
+def test_what_narrow_took_out_is_not_missed_by_compact(recwarn):
+    model = bp.narrow(pruned(perceptron())).model
+    bp.compact(model, torch.randn(4, 6))
+    assert not [each for each in recwarn if issubclass(each.category, bp.BayespruneWarning)]
+
+
 def test_copies_are_independent():
     model, inputs = gated("lenet5")
     small = bp.narrow(model, inputs).model
@@ -173,10 +179,11 @@ def test_nothing_pruned_is_a_copy():
 
 
 def test_everything_pruned_leaves_two_and_says_so():
-    result = bp.narrow(pruned(perceptron(), share=1.0))
+    with pytest.warns(bp.BayespruneWarning, match="all units of"):
+        result = bp.narrow(pruned(perceptron(), share=1.0))
     assert {len(units) for units in result.kept.values()} == {2}
     assert result.reasons.keys() == result.kept.keys()
-    assert "fewer than two" in str(result)
+    assert "two units at least" in str(result)
 
 
 def test_a_gate_before_a_norm_keeps_its_units_and_says_why():

@@ -248,7 +248,8 @@ def _cost_without_gates(gated: nn.Module, inputs: ExampleInputs) -> Cost:
 
 
 def _warn_if_nothing_is_pruned(found: dict[str, Gate]) -> None:
-    if all(bool(gate.keep().all()) for gate in found.values()):
+    taken_out = any(gate.noise_columns is not None for gate in found.values())  # By ``narrow``: nothing is left to prune.
+    if not taken_out and all(bool(gate.keep().all()) for gate in found.values()):
         warnings.warn(
             "no unit is under its gate's threshold, so the network comes back whole: train longer, with a larger kl_scale or gate_lr, "
             "and with a method that prunes (cd does not)",

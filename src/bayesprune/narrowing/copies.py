@@ -126,7 +126,7 @@ def cut_to_sizes(model: nn.Module, sizes: Mapping[str, Sequence[int]]) -> None:
         for side, count in zip(_sides(layer), counts, strict=True):
             before = _count(layer, side)
             if not 0 < count <= before:
-                raise ValueError(f"its layer '{path}' has {before} {side}, and {count} are wanted")
+                raise ValueError(f"its layer '{path}' has {before} {side}, and the file's {count}; give a whole model")
             if count < before and not can_be_narrower(layer):
                 raise ValueError(f"its layer '{path}' cannot be made narrower")
             if count < before:

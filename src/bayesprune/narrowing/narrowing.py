@@ -1,12 +1,13 @@
 """``narrow``: the gated model without its pruned units, still with its gates."""
 
+import warnings
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from bayesprune.attach.places import stated_example
-from bayesprune.errors import InputError
+from bayesprune.errors import BayespruneWarning, InputError
 from bayesprune.example_inputs import ExampleInputs, call, tensors_in
 from bayesprune.gates import require_gates, unwrapped
 from bayesprune.graph.calls import refuse_meta
@@ -38,7 +39,7 @@ class Narrowing:
     max_rel_error: float
 
     def __str__(self) -> str:
-        rows = [("gate", "units", "left", "why pruned ones stay")]
+        rows = [("gate", "units", "left", "why some pruned ones could not go")]
         rows += [(name, str(count), str(len(self.kept[name])), self.reasons.get(name, "")) for name, count in self.units.items()]
         return f"{text_table(rows, '<>><')}\nlargest relative difference {self.max_rel_error:.1e}"
 
@@ -82,16 +83,30 @@ def narrow(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Nar
     else:
         model, kept = candidate.narrow[0].model, candidate.kept[0]
     used = {name: int(gate.keep().sum()) for name, gate in found.items()}
+    _warn_of_dead_gates(used)
     return Narrowing(
         model=model,
         units={name: gate.num_units for name, gate in found.items()},
         kept={name: kept[name] for name in found},
-        reasons={name: shrinking.staying.get(name, _AT_LEAST) for name in found if len(kept[name]) > used[name]},
+        reasons={name: shrinking.staying.get(name) or _why(len(kept[name])) for name in found if len(kept[name]) > used[name]},
         max_rel_error=max(relative_difference(new, old) for new, old in zip(_outputs(model, inputs), expected, strict=True)),
     )
 
 
-_AT_LEAST = "another gate on the same channels uses them, or fewer than two would be left"
+def _why(left: int) -> str:
+    """The reason where no gate is in the way."""
+    return "a gate keeps two units at least" if left == 2 else "another gate on the same channels uses them"
+
+
+def _warn_of_dead_gates(used: dict[str, int]) -> None:
+    dead = [name for name, count in used.items() if count == 0]
+    if dead:
+        warnings.warn(
+            f"all units of {', '.join(dead)} are pruned, so what comes behind does not depend on the inputs by this way: train again from "
+            "the model as it was, with a smaller kl_scale or with warmup",
+            BayespruneWarning,
+            stacklevel=4,
+        )
 
 
 def _outputs(model: nn.Module, inputs: ExampleInputs) -> list[Tensor]:
