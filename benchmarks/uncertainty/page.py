@@ -172,7 +172,10 @@ def _costs(rows: Sequence[Row]) -> str:
             cells.append([NAMES[method], *sizes, f"{whole:.1f}", f"{narrow:.1f}", f"{whole / narrow:.1f}x"])
     threads = " or ".join(sorted({str(row["threads"]) for row in rows if "threads" in row}))
     draws = max(row.get("draws", 0) for row in rows)
-    head = f"{draws} draws for a batch of {TIMED_BATCH} images, {threads} thread{'s' if threads != '1' else ''}, medians of the seeds.\n\n"
+    head = (
+        f"{draws} draws for a batch of {TIMED_BATCH} images, {threads} thread{'s' if threads != '1' else ''}, medians of the seeds, while "
+        "the other core was busy.\n\n"
+    )
     return head + _table(COST, cells)
 
 

@@ -1,6 +1,5 @@
 """Models with gates: their tensors and gates as data, and back into the model that they were made from."""
 
-import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from bayesprune.artifact.checks import entries, fields, flag, mapping, shown, te
 from bayesprune.artifact.tables import check_stored, table_from_json, table_to_json
 from bayesprune.artifact.tensors import submodule, tensor_table
 from bayesprune.artifact.values import LARGEST_INT, MalformedError, decode, encode
+from bayesprune.attach.copying import copy_of
 from bayesprune.attach.heads import put_on_heads
 from bayesprune.errors import InputError, first_line
 from bayesprune.gates import METHODS, Gate, gates, unwrapped
@@ -89,7 +89,7 @@ def gates_into(model: nn.Module, description: Mapping[str, Any], stored: Mapping
     switch = None if switch is None else flag(switch, _SWITCH)
     sizes = _read_sizes(description.get(_SIZES, {}))
     picks = mapping(description.get(_PICKS, {}), "what layers pick from")
-    result = copy.deepcopy(model)
+    result = copy_of(model)
     try:
         _cut_to(result, sizes)
         _put_gates(result, described)

@@ -1,10 +1,10 @@
 """``make_dependent``: from beta-Bernoulli dropout to its input-dependent form."""
 
-import copy
 from typing import Any
 
 from torch import nn
 
+from bayesprune.attach.copying import copy_of
 from bayesprune.attach.sparsify import check_hyperparameters
 from bayesprune.errors import InputError
 from bayesprune.gates import require_gates, unwrapped
@@ -28,7 +28,7 @@ def make_dependent(gated: nn.Module, *, freeze_norms: bool = True, **hyperparame
         if not isinstance(gate, BetaBernoulli):
             raise InputError(f"make_dependent starts from BB gates, but {name} is '{gate.method}': sparsify with 'bb' and train first")
     check_hyperparameters(DependentBetaBernoulli, hyperparameters)
-    staged = copy.deepcopy(unwrapped(gated))
+    staged = copy_of(unwrapped(gated))
     for name, gate in require_gates(staged).items():
         assert isinstance(gate, BetaBernoulli)
         path, _, child = name.rpartition(".")

@@ -1,6 +1,5 @@
 """``sparsify``: a copy of a model with gates."""
 
-import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesprune.attach.choice import Choice
+from bayesprune.attach.copying import copy_of
 from bayesprune.attach.heads import put_on_heads
 from bayesprune.attach.placement import remember_left_alone
 from bayesprune.attach.places import find_places
@@ -69,7 +69,7 @@ def sparsify(
     if gates(model):
         raise InputError("the model has gates already: give the plain model, or go on with make_dependent")
     chosen = Choice(include, exclude)
-    gated = _copy_of(model)
+    gated = copy_of(model)
     places, left_alone = find_places(gated, example_inputs, before_norm, gate_class.signed, chosen)
     chosen.check_patterns(model)
     settings = dict(getattr(model, "gate_defaults", {}).get(method, {})) | hyperparameters
@@ -85,22 +85,12 @@ def sparsify(
     if not places:
         raise InputError(_nothing_gated(model, left_alone))
     if idle or listed:
-        gated = _copy_of(model)
+        gated = copy_of(model)
     if not gates(gated):
         _put_in(gated, places, make, listed)
     remember_left_alone(gated, left_alone)
     switch_off_fixed_dropout(gated)
     return gated
-
-
-def _copy_of(model: nn.Module) -> nn.Module:
-    try:
-        return copy.deepcopy(model)
-    except (RuntimeError, TypeError) as error:
-        raise InputError(
-            f"{type(model).__name__} cannot be copied, and sparsify works on a copy: {error}. If the old torch.nn.utils.weight_norm or "
-            "spectral_norm computes its weights, use torch.nn.utils.parametrizations.weight_norm or spectral_norm instead"
-        ) from error
 
 
 def _put_in(

@@ -1,13 +1,12 @@
 """A model with fewer units: the same modules, made narrower, with a way back."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from bayesprune.errors import InputError, first_line
+from bayesprune.attach.copying import copy_of
 from bayesprune.gates import Gate, gates
 from bayesprune.gates.hooks import pick_inputs, picked_inputs
 from bayesprune.graph.layer_types import LINEARS, TRANSPOSED_CONVOLUTIONS
@@ -61,21 +60,6 @@ class Narrow:
         for name, part in (*self.model.named_parameters(), *self.model.named_buffers()):
             if name in whole:
                 self.put_into(whole[name], name, part)
-
-
-def copy_of(model: nn.Module) -> nn.Module:
-    """A copy with tensors of its own.
-
-    Raises:
-        InputError: torch cannot copy it.
-    """
-    try:
-        return copy.deepcopy(model)
-    except (RuntimeError, TypeError) as error:
-        raise InputError(
-            f"{type(model).__name__} cannot be copied: {first_line(error)}. If its code keeps a tensor of the forward in an attribute, "
-            "let it keep tensor.detach()"
-        ) from error
 
 
 def narrowed(model: nn.Module, cuts: Cuts, kept: Kept) -> Narrow:

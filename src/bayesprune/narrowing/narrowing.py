@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from bayesprune.attach.copying import copy_of
 from bayesprune.attach.places import stated_example
 from bayesprune.errors import BayespruneWarning, InputError
 from bayesprune.example_inputs import ExampleInputs, call, tensors_in
@@ -13,7 +14,6 @@ from bayesprune.gates import require_gates, unwrapped
 from bayesprune.graph.calls import refuse_meta
 from bayesprune.graph.surroundings import in_turn
 from bayesprune.graph.tracing import relative_difference
-from bayesprune.narrowing.copies import copy_of
 from bayesprune.narrowing.shrinking import Shrinking
 from bayesprune.prediction import evaluating
 from bayesprune.state import as_before

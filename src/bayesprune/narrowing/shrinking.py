@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bayesprune.attach.copying import copy_of
 from bayesprune.errors import InputError
 from bayesprune.example_inputs import ExampleInputs, call, tensors_in
 from bayesprune.gates import Gate, gates
 from bayesprune.graph.tracing import relative_difference
-from bayesprune.narrowing.copies import Kept, Narrow, copy_of, narrowed, unit_mask
+from bayesprune.narrowing.copies import Kept, Narrow, narrowed, unit_mask
 from bayesprune.narrowing.cuts import Cuts, find_cuts
 from bayesprune.prediction import evaluating
 from bayesprune.state import as_before
