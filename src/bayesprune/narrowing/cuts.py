@@ -280,8 +280,9 @@ def _require_cuttable(model: nn.Module, cut: Cut, traced: nn.Module) -> None:
         raise _CannotCutError(f"it frees a part of {cut.layer}, which is no layer of the model") from error
     if type(own) is type(layer) and can_be_narrower(own):
         return
-    what = "a convolution in groups" if getattr(own, "groups", 1) > 1 else f"a {type(own).__name__}"
-    raise _CannotCutError(f"it frees a part of {cut.layer}, {what}, which cannot be made narrower as it is")
+    if getattr(own, "groups", 1) > 1:
+        raise _CannotCutError(f"it frees a part of {cut.layer}, a convolution in groups")
+    raise _CannotCutError(f"it frees a part of {cut.layer} ({type(own).__name__}), which cannot be made narrower as it is")
 
 
 def _tied_tensors(model: nn.Module) -> set[int]:
