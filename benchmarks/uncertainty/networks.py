@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayesprune.data import Dataset, load_dataset
-from bayesprune.data.batches import normalise
 from bayesprune.experiments.main_job import batches_of
 from bayesprune.models import build_network
 from bayesprune.noise import derive_seed
@@ -17,6 +16,7 @@ from bayesprune.training.plan import DENSE, Plan, make_plan
 from bayesprune.training.stages import run_stages
 from bayesprune.training.store import run_store
 from bayesprune.training.watching import ProgressBars
+from benchmarks.per_input.networks import test_images
 
 NETWORK = "lenet-500-300"
 FAST = find_recipe("fast")
@@ -45,8 +45,7 @@ def digits() -> Digits:
     """MNIST in three parts."""
     whole = load_dataset("mnist")
     train, held_out = whole.train.split_off(HELD_OUT)
-    mean, std = torch.tensor(whole.mean), torch.tensor(whole.std)
-    parts = ((normalise(part.images, mean, std), part.labels) for part in (held_out, whole.test))
+    parts = (test_images(replace(whole, test=part), DEVICE) for part in (held_out, whole.test))
     return Digits(replace(whole, train=train, test=held_out), *parts)
 
 

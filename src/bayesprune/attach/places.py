@@ -1,4 +1,4 @@
-"""Where the gates of a model can go."""
+"""Where the gates of a model can go, and with which example it is followed."""
 
 from collections.abc import Callable
 
@@ -9,6 +9,8 @@ from bayesprune.attach.discovery import discover
 from bayesprune.attach.reasons import NOT_CHOSEN
 from bayesprune.errors import InputError
 from bayesprune.example_inputs import ExampleInputs
+from bayesprune.gates import require_gates, unwrapped
+from bayesprune.graph.calls import refuse_meta
 from bayesprune.models.description import DescribedModel, GatePlace, LeftAlone
 
 
@@ -28,6 +30,21 @@ def find_places(
     places = list(model.gate_places(before_norm))
     excluded = [LeftAlone(place.controls, NOT_CHOSEN) for place in places if not chosen(place.controls)]
     return [place for place in places if chosen(place.controls)], excluded
+
+
+def model_and_example(function: str, gated: nn.Module, example_inputs: ExampleInputs | None) -> tuple[nn.Module, ExampleInputs]:
+    """The model with gates that a function was given, unwrapped, and an example for it.
+
+    Raises:
+        InputError: it is no model, has no gates or no numbers, or says nothing about its inputs.
+    """
+    if not isinstance(gated, nn.Module):
+        raise InputError(f"{function} takes an nn.Module, not {type(gated).__name__}")
+    model = unwrapped(gated)
+    require_gates(model)
+    inputs = example_inputs if example_inputs is not None else stated_example(model)
+    refuse_meta(model, inputs)
+    return model, inputs
 
 
 def stated_example(model: nn.Module) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, fx, nn
 
-from bayesprune.attach.places import stated_example
+from bayesprune.attach.places import model_and_example
 from bayesprune.attach.units import spread
 from bayesprune.compact.certificate import TOLERANCE, Certificate, Difference, GateOutcome, compare, tensor_arguments
 from bayesprune.compact.dependent import write_out
@@ -14,13 +14,13 @@ from bayesprune.compact.units import factors_of
 from bayesprune.cost import Cost, cost
 from bayesprune.errors import BayespruneWarning, InputError
 from bayesprune.example_inputs import ExampleInputs, batch_size, tensors_in, with_batch_size
-from bayesprune.gates import Gate, gates, require_gates, unwrapped
+from bayesprune.gates import Gate, gates
 from bayesprune.gates.dependent_beta_bernoulli import DependentBetaBernoulli
 from bayesprune.gates.hooks import bypassed
 from bayesprune.graph import trace
 from bayesprune.graph.batch_limits import SINGLE, BatchLimits
 from bayesprune.graph.binding import spelled
-from bayesprune.graph.calls import not_updated, refuse_meta
+from bayesprune.graph.calls import not_updated
 from bayesprune.graph.recording import annotate
 from bayesprune.graph.surroundings import in_turn
 from bayesprune.removal import Analysis, analyse, shrink
@@ -83,12 +83,8 @@ def compact(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Co
         >>> result = compact(gated, example_inputs=x)
         >>> print(result.certificate)
     """
-    if not isinstance(gated, nn.Module):
-        raise InputError(f"compact takes an nn.Module, not {type(gated).__name__}")
-    gated = unwrapped(gated)
-    found = require_gates(gated)
-    inputs = example_inputs if example_inputs is not None else stated_example(gated)
-    refuse_meta(gated, inputs)
+    gated, inputs = model_and_example("compact", gated, example_inputs)
+    found = gates(gated)
     _refuse_what_is_no_number(gated, inputs)
     module = trace(gated, inputs)
     _warn_if_nothing_is_pruned(found)

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from bayesprune.attach.copying import copy_of
-from bayesprune.attach.places import stated_example
+from bayesprune.attach.places import model_and_example
 from bayesprune.errors import BayespruneWarning, InputError
 from bayesprune.example_inputs import ExampleInputs, call, tensors_in
-from bayesprune.gates import require_gates, unwrapped
-from bayesprune.graph.calls import refuse_meta
+from bayesprune.gates import gates
 from bayesprune.graph.surroundings import in_turn
 from bayesprune.graph.tracing import relative_difference
 from bayesprune.narrowing.shrinking import Shrinking
@@ -69,20 +68,17 @@ def narrow(gated: nn.Module, example_inputs: ExampleInputs | None = None) -> Nar
         >>> small = narrow(gated, example_inputs=x).model
         >>> predict(small, x, samples=32)
     """
-    if not isinstance(gated, nn.Module):
-        raise InputError(f"narrow takes an nn.Module, not {type(gated).__name__}")
-    gated = unwrapped(gated)
-    found = require_gates(gated)
-    inputs = example_inputs if example_inputs is not None else stated_example(gated)
-    refuse_meta(gated, inputs)
+    gated, inputs = model_and_example("narrow", gated, example_inputs)
+    found = gates(gated)
     expected = _outputs(gated, inputs)
     shrinking = Shrinking([gated], inputs)
-    candidate = shrinking.candidate({name: gate.keep()[None] for name, gate in found.items()})
+    alive = {name: gate.keep() for name, gate in found.items()}
+    candidate = shrinking.candidate({name: kept[None] for name, kept in alive.items()})
     if candidate is None:
         model, kept = copy_of(gated), shrinking.kept[0]
     else:
         model, kept = candidate.narrow[0].model, candidate.kept[0]
-    used = {name: int(gate.keep().sum()) for name, gate in found.items()}
+    used = {name: int(kept.sum()) for name, kept in alive.items()}
     _warn_of_dead_gates(used)
     return Narrowing(
         model=model,

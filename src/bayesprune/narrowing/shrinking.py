@@ -80,9 +80,10 @@ class Shrinking:
             kept = self._proposed(alive)
             if all(len(units) == len(self.kept[0][name]) for name, units in kept[0].items()):
                 return None
-            if not pays(narrowed(self.models[0], self.cuts, kept[0]).model):
+            first = narrowed(self.models[0], self.cuts, kept[0])
+            if not pays(first.model):
                 return None
-            made = self._made(kept)
+            made = [first, *self._made(self.models[1:], kept[1:])]
             failed = [index for index, each in enumerate(made) if not self._is_same(self.models[index], each)]
             works = not failed and self._trains_alike(made[0])
             if works and _are_of_one_size(made):
@@ -93,9 +94,8 @@ class Shrinking:
                 culprits = [group for group in going if not _are_of_one_size([self._alone(group, *each) for each in enumerate(kept)])]
                 reason = "without their pruned units the models side by side are of different sizes"
             else:
-                culprits = [
-                    group for group in going if not self._runs_alone(group, members[0], kept[members[0]])
-                ]  # Most of them, soon found.
+                # Those without which nothing runs are soon found, and most often all.
+                culprits = [group for group in going if not self._runs_alone(group, members[0], kept[members[0]])]
                 culprits = culprits or [
                     group for group in going if not all(self._works_alone(group, index, kept[index]) for index in members)
                 ]
@@ -114,7 +114,7 @@ class Shrinking:
 
     def take_up(self, kept: list[Kept]) -> None:
         """Make the whole models as narrow as they were."""
-        self.adopt(Candidate(self._made(kept), kept))
+        self.adopt(Candidate(self._made(self.models, kept), kept))
 
     def write_back(self) -> list[nn.Module]:
         """The whole models, with what the narrower ones have learned."""
@@ -139,8 +139,8 @@ class Shrinking:
                 kept |= dict.fromkeys(group, order[member, :width].sort().values)
         return list(proposal)
 
-    def _made(self, kept: Sequence[Kept]) -> list[Narrow]:
-        return [narrowed(model, self.cuts, each) for model, each in zip(self.models, kept, strict=True)]
+    def _made(self, models: Sequence[nn.Module], kept: Sequence[Kept]) -> list[Narrow]:
+        return [narrowed(model, self.cuts, each) for model, each in zip(models, kept, strict=True)]
 
     def _present(self, gate: str, kept: Kept) -> Tensor:
         """Which units of a whole gate arrive, if layers before it are cut as proposed: those of which any channel does."""
